@@ -1,0 +1,35 @@
+"""One sequence in the cache: its tokens, and how far they are computed.
+
+In: prompt ids, then sampled ids. Out: what the tray needs to place its rows.
+Does not know: sampling, text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Sequence:
+    """`tokens` are prompt and output; `computed` of them are in the caches."""
+
+    tokens: list[int]
+    slot: int
+    blocks: list[int]
+    computed: int = 0
+    dead: list[int] = field(default_factory=list)
+
+    @property
+    def waiting(self) -> int:
+        """Tokens that are known and not computed."""
+        return len(self.tokens) - self.computed
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Part of one step: `rows` tokens of a sequence from `first` on; logits of the last `wanted`."""
+
+    sequence: Sequence
+    first: int
+    rows: int
+    wanted: int

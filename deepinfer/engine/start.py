@@ -1,0 +1,180 @@
+"""The start: platform, plan, memory, weights, in the order of design section 4.
+
+In: a Shape, a platform string, the plan's modes. Out: a plan alone, or a house ready to serve.
+Does not know: where a checkpoint comes from, what a request is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from deepinfer.engine.blocks import Geometry
+from deepinfer.engine.facts import model_facts
+from deepinfer.engine.tray import Tray
+from deepinfer.model.assemble import Assembler
+from deepinfer.model.batch import Caches
+from deepinfer.model.drafter import Drafter
+from deepinfer.model.memory import needed_bytes
+from deepinfer.model.shape import Shape
+from deepinfer.model.v41 import Model
+from deepinfer.model.weights import Checkpoint
+from deepinfer.ops.catalogue import CATALOGUE
+from deepinfer.ops.table import Table
+from deepinfer.plugin import Record, Want
+from deepinfer.plugin.bind import bind
+from deepinfer.plugin.declare import Declared, declare
+from deepinfer.plugin.memory import Memory, fit
+from deepinfer.plugin.offers import choose_memory
+from deepinfer.plugin.plan import Plan
+from deepinfer.plugin.resolve import resolve
+from deepinfer.plugin.stack import Platform, ground, load_platform
+from deepinfer.plugin.types import Fact
+
+BORDERS = (1, 16, 64, 256, 1024, 4096)
+"""Last tokens of the core's own buckets; kernels' offers add more."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the caller decides before anything is loaded.
+
+    slots sequences run at a time and share room for `tokens` tokens; a step has at most
+    `step_tokens` rows. modes reach every kernel (accumulate, rounding, batch_invariant ...).
+    """
+
+    name: str
+    platform: str
+    slots: int
+    tokens: int
+    step_tokens: int
+    modes: Mapping[str, Fact] = field(default_factory=dict)
+    ops: Mapping[str, str] = field(default_factory=dict)
+    allow_unverified: bool = False
+    drafts: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Everything that is decided; no weight was read and no arena reserved."""
+
+    shape: Shape
+    geometry: Geometry
+    platform: Platform
+    declared: Declared
+    plan: Plan
+    memory: Memory
+    needs: Mapping[str, int]
+    drafts: bool
+
+
+@dataclass(frozen=True)
+class House:
+    """A start that is finished: the model can be called."""
+
+    planned: Planned
+    table: Table
+    model: Model
+    drafter: Drafter | None
+    caches: Caches
+    tray: Tray
+
+
+def plan(shape: Shape, wish: Wish) -> Planned:
+    """From the platform string to the printed plan; stops with every reason if there is a hole."""
+    geometry = Geometry.of(shape, wish.slots, wish.tokens)
+    platform = load_platform(wish.platform)
+    found = ground(platform, Want())
+    memory = choose_memory(platform, found.device).value
+    facts = model_facts(shape, wish.name, geometry, wish.drafts)
+    declared = declare(platform, found, facts, CATALOGUE)
+    chosen = resolve(
+        declared,
+        tokens=(1, wish.step_tokens),
+        borders=BORDERS,
+        ops=wish.ops,
+        allow_unverified=wish.allow_unverified,
+        modes=wish.modes,
+    )
+    sizes = _cache_shapes(shape, geometry, declared, chosen, wish.drafts)
+    needs = {
+        "weights": needed_bytes(shape, draft=wish.drafts),
+        "kv": sum(_nbytes(size) for size in sizes.values()),
+    }
+    lines = fit(memory.budget(), needs)
+    chosen = chosen.with_memory(lines)
+    return Planned(shape, geometry, platform, declared, chosen, memory, needs, wish.drafts)
+
+
+def build(planned: Planned, checkpoint: Checkpoint, compressed_ids: Sequence[int]) -> House:
+    """Builds the kernels, packs the weights, reserves the arenas, seals the table."""
+    shape, device = planned.shape, planned.declared.device.torch_device
+    table = bind(planned.plan, planned.declared, Table)
+    assembler = Assembler(checkpoint, table, device)
+    weights = assembler.backbone()
+    drafter = assembler.drafter() if planned.drafts else None
+    caches = _caches(planned)
+    table.seal()
+    planned.platform.seal()
+    pad = compressed_ids[shape.engram_pad_token_id]
+    model = Model(shape, weights, table, pad)
+    tray = Tray(shape, planned.geometry, compressed_ids, device)
+    return House(planned, table, model, drafter, caches, tray)
+
+
+_Size = tuple[int, Record]
+
+
+def _cache_shapes(
+    shape: Shape, geometry: Geometry, declared: Declared, plan: Plan, drafts: bool
+) -> dict[tuple[str, int], _Size]:
+    """(cache, layer) -> rows and record of every cache, in the layouts of the plan."""
+    records: dict[str, Record] = {}
+    for kind in ("kv", "index"):
+        for settled in plan.layouts:
+            layout = declared.layout(kind, settled.layout)
+            if settled.kind == kind and layout.records is not None:
+                records |= layout.records(declared.model.dims)
+    layers = shape.num_hidden_layers + (shape.num_nextn_predict_layers if drafts else 0)
+    rings = geometry.slots * geometry.ring
+    sizes = {("window", layer): (rings, records["window"]) for layer in range(layers)}
+    for layer in shape.kv_source_layer_ids:
+        rows = geometry.blocks * geometry.block_tokens // shape.ratio(layer)
+        sizes["entry", layer] = (rows, records["entry"])
+        sizes["index", layer] = (rows, records["index"])
+        if shape.ratio(layer) > 1:
+            sizes["open", layer] = (geometry.slots * geometry.open_rows, records["open"])
+    return sizes
+
+
+def _nbytes(size: _Size) -> int:
+    rows, record = size
+    raw = rows * record.width * getattr(torch, record.dtype).itemsize
+    return -(-raw // 256) * 256  # every cache starts aligned
+
+
+def _caches(planned: Planned) -> Caches:
+    """One arena for all caches; each is a view with a fixed address."""
+    shape, memory = planned.shape, planned.memory
+    sizes = _cache_shapes(
+        shape, planned.geometry, planned.declared, planned.plan, planned.drafts
+    )
+    memory.arena("kv", sum(_nbytes(size) for size in sizes.values()))
+    views: dict[str, dict[int, Any]] = {"window": {}, "entry": {}, "index": {}, "open": {}}
+    offset = 0
+    for (cache, layer), size in sizes.items():
+        rows, record = size
+        dtype = getattr(torch, record.dtype)
+        views[cache][layer] = memory.view("kv", offset, (rows, record.width), dtype)
+        offset += _nbytes(size)
+    window = tuple(views["window"][layer] for layer in sorted(views["window"]))
+    return Caches(window, views["entry"], views["index"], views["open"])
+
+
+def room(planned: Planned) -> int:
+    """Tokens that fit the caches."""
+    return math.prod((planned.geometry.blocks - 1, planned.geometry.block_tokens))

@@ -1,0 +1,190 @@
+"""Attention of one layer: its own window keys, and compressed entries that layers share.
+
+In: rows [tokens, hidden], caches, the selection of the layers before. Out: rows [tokens, hidden].
+Does not know: requests, how caches are laid out, which kernel runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepinfer.model.batch import Batch, Caches, Groups
+from deepinfer.model.shape import Shape
+from deepinfer.ops.table import Table
+
+
+@dataclass(frozen=True)
+class Compressor:
+    """wkv, wgate (None at ratio 1), index_wk are prepared; norms are [head_dim] and [index_dim]."""
+
+    wkv: Any
+    wgate: Any
+    norm: Tensor
+    index_wk: Any
+    index_norm: Tensor
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Parameters of one layer's attention.
+
+    wq_a_wkv, wq_b, wo_a, wo_b and index_weights are prepared; wq_b holds the index queries behind
+    the heads where the layer runs a selection of its own.
+    """
+
+    layer: int
+    ratio: int
+    wq_a_wkv: Any
+    q_norm: Tensor
+    kv_norm: Tensor
+    wq_b: Any
+    wo_a: Any
+    wo_b: Any
+    sink: Tensor
+    frequencies: Tensor
+    compressor: Compressor | None = None
+    index_weights: Any = None
+
+
+@dataclass
+class Selection:
+    """What index sources publish for the layers behind them, within one step (backbone 3.7).
+
+    rows        [tokens, top_k] int32 rows of the entry cache, -1 empty
+    candidates  [tokens, blocks] int32 of the candidate source, or None
+    """
+
+    rows: Tensor | None = None
+    candidates: Tensor | None = None
+
+
+def forward(
+    p: Attention,
+    x: Tensor,
+    batch: Batch,
+    caches: Caches,
+    selection: Selection,
+    shape: Shape,
+    ops: Table,
+) -> Tensor:
+    """backbone 3.5."""
+    eps, dim, heads = shape.rms_norm_eps, shape.head_dim, shape.num_attention_heads
+    down = ops.gemm_dense_mxfp8(ops.tensor_quantize(x), p.wq_a_wkv)
+    latent, key = down.split([shape.q_lora_rank, dim], -1)
+    latent = ops.tensor_rms_norm(latent, p.q_norm, eps)
+    up = ops.gemm_dense_mxfp8(ops.tensor_quantize(latent), p.wq_b)
+    q = ops.tensor_rope(up[:, : heads * dim].unflatten(-1, (heads, dim)), batch.positions, p.frequencies)
+    key = ops.tensor_rope(ops.tensor_rms_norm(key, p.kv_norm, eps), batch.positions, p.frequencies)
+
+    if p.compressor is not None:
+        _extend(p, p.compressor, x, batch, caches, shape, ops)
+    if p.index_weights is not None:
+        _select(p, up[:, heads * dim :], x, batch, caches, selection, shape, ops)
+    out = _attend(p, q, key, batch, caches, selection, shape, ops)  # [tokens, heads, dim]
+
+    out = ops.tensor_rope(out, batch.positions, p.frequencies, True)
+    grouped = ops.gemm_batched(out.flatten(1).unflatten(-1, (shape.o_groups, -1)), p.wo_a)
+    return ops.gemm_dense_mxfp8(ops.tensor_quantize(grouped.flatten(1)), p.wo_b)
+
+
+def _attend(
+    p: Attention,
+    q: Tensor,
+    key: Tensor,
+    batch: Batch,
+    caches: Caches,
+    selection: Selection,
+    shape: Shape,
+    ops: Table,
+) -> Tensor:
+    ring, window = caches.window[p.layer], batch.window
+    entries = rows = None
+    if p.ratio:
+        source = shape.kv_source(p.layer)
+        assert source is not None
+        entries, rows = caches.entries[source], selection.rows
+    scale = shape.head_dim**-0.5
+    if window.earlier is None:
+        ops.attention_store_window(ring, window.rows, key)
+        out, _ = ops.attention_sparse_decode(q, ring, window.index, entries, rows, p.sink, scale)
+        return out
+    # earlier keys are read before the ring takes the new ones: a long chunk overwrites them
+    earlier = ops.attention_load_window(ring, window.earlier)
+    fresh = ops.attention_store_window(ring, window.rows, key)
+    keys = torch.cat([earlier, fresh])
+    out, _ = ops.attention_sparse_prefill(q, keys, window.index, entries, rows, p.sink, scale)
+    return out
+
+
+def _extend(
+    p: Attention,
+    c: Compressor,
+    x: Tensor,
+    batch: Batch,
+    caches: Caches,
+    shape: Shape,
+    ops: Table,
+) -> None:
+    """Writes the entries and index keys of the groups that close in this step (backbone 3.6, 3.7)."""
+    groups, eps = batch.groups[p.ratio], shape.rms_norm_eps
+    if p.ratio == 1:
+        latent = ops.tensor_rms_norm(ops.gemm_dense_bf16(x, c.wkv), c.norm, eps)
+    else:
+        kv, gate = ops.gemm_dense_f32(x, c.wkv), ops.gemm_dense_f32(x, c.wgate)
+        opened = caches.opened[p.layer]
+        latent = ops.attention_compress(kv, gate, opened, groups.sources, c.norm, eps)
+        ops.attention_store_open(opened, groups.open_rows, kv, gate)
+    rows = ops.tensor_entry_rows(
+        groups.numbers[:, None], batch.block_table, groups.sequence, groups.per_block
+    )[:, 0].long()
+    index_key = ops.tensor_rms_norm(ops.gemm_dense_bf16(latent, c.index_wk), c.index_norm, eps)
+    index_key = ops.tensor_rope(index_key, groups.positions, p.frequencies)
+    ops.attention_store_index(caches.index[p.layer], rows, index_key)
+    entry = ops.tensor_rope(latent, groups.positions, p.frequencies)
+    ops.attention_store_entries(caches.entries[p.layer], rows, entry)
+
+
+def _select(
+    p: Attention,
+    query: Tensor,
+    x: Tensor,
+    batch: Batch,
+    caches: Caches,
+    selection: Selection,
+    shape: Shape,
+    ops: Table,
+) -> None:
+    """Scores the source's index keys and publishes the best entries (backbone 3.7).
+
+    A Full layer always scores its own index keys, also while a group stays open (backbone 9 U3).
+    """
+    groups = batch.groups[p.ratio]
+    source = shape.kv_source(p.layer)
+    assert source is not None
+    heads, size = shape.index_n_heads, shape.candidate_block_size
+    query = ops.tensor_rope(query.unflatten(-1, (heads, -1)), batch.positions, p.frequencies)
+    scale = shape.index_head_dim**-0.5 * heads**-0.5
+    candidates = selection.candidates if shape.uses_candidates(p.layer) else None
+    scores = ops.attention_index_logits(
+        query,
+        ops.gemm_dense_bf16(x, p.index_weights),
+        scale,
+        caches.index[source],
+        batch.block_table,
+        batch.sequence,
+        groups.visible,
+        groups.count,
+        groups.per_block,
+        candidates,
+        size,
+    )
+    if shape.is_candidate_source(p.layer):
+        blocks = shape.candidate_topk_blocks
+        selection.candidates = ops.attention_candidate_blocks(scores, groups.visible, size, blocks)
+    chosen = ops.attention_index_topk(scores, shape.index_topk, candidates, size)
+    selection.rows = ops.tensor_entry_rows(chosen, batch.block_table, batch.sequence, groups.per_block)
+

@@ -1,0 +1,1 @@
+"""Makes the tiny trained checkpoint: text, tokenizer, training, files."""
