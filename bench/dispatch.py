@@ -83,14 +83,11 @@ def manager(plugins: int) -> pluggy.PluginManager:
     return made
 
 
-def nanoseconds(statement: str, names: dict[str, Any], calls: int) -> list[float]:
-    """Time of one call in each run, the empty loop taken off."""
+def nanoseconds(statement: str, names: dict[str, Any], calls: int) -> float:
+    """Time of one call, the empty loop taken off."""
     timer = timeit.Timer(statement, globals=names)
     empty = timeit.Timer("pass", globals=names)
-    timer.timeit(calls // 10)
-    return [
-        (timer.timeit(calls) - min(empty.repeat(3, calls))) / calls * 1e9 for _ in range(RUNS)
-    ]
+    return (timer.timeit(calls) - min(empty.repeat(3, calls))) / calls * 1e9
 
 
 def measure(calls: int = CALLS) -> dict[str, list[float]]:
@@ -107,10 +104,13 @@ def measure(calls: int = CALLS) -> dict[str, list[float]]:
         "pluggy, one": "one.call(x=x, weight=w, eps=e)",
         "pluggy, three": "three.call(x=x, weight=w, eps=e)",
     }
-    return {
-        way: nanoseconds(text, names, calls if "pluggy" not in way else calls // 10)
-        for way, text in ways.items()
-    }
+    results: dict[str, list[float]] = {way: [] for way in ways}
+    # run by run, not way by way: a busy machine then disturbs all of them alike
+    for _ in range(RUNS):
+        for way, text in ways.items():
+            some = calls // 10 if "pluggy" in way else calls
+            results[way].append(nanoseconds(text, names, some))
+    return results
 
 
 def report(results: dict[str, list[float]], show: Callable[[str], object] = print) -> None:

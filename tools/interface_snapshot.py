@@ -63,7 +63,7 @@ def _fields(kind: type) -> dict[str, str]:
     """Fields of a dataclass with type and default; public members of a protocol."""
     if dataclasses.is_dataclass(kind):
         return {field.name: f"{field.type}{_default(field)}" for field in dataclasses.fields(kind)}
-    annotated = {name: str(hint) for name, hint in kind.__dict__.get("__annotations__", {}).items()}
+    annotated = {name: str(hint) for name, hint in inspect.get_annotations(kind).items()}
     methods = {
         name: _signature(member)
         for name, member in vars(kind).items()
@@ -74,7 +74,7 @@ def _fields(kind: type) -> dict[str, str]:
 
 def _default(field: dataclasses.Field[Any]) -> str:
     if field.default_factory is not dataclasses.MISSING:
-        return f" = {field.default_factory.__name__}()"
+        return f" = {getattr(field.default_factory, '__name__', 'made')}()"
     if field.default is dataclasses.MISSING:
         return ""
     shown = field.default.__name__ if inspect.isfunction(field.default) else repr(field.default)

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import FunctionType, TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, cast
 
 from deepinfer.errors import DeepInferError
 
 Call = Callable[..., Any]
+COMPOSED: Final = "composed"
+"""Label of a range in which an optional operator has no kernel."""
 
 
 class KernelFailed(DeepInferError):
@@ -71,6 +73,17 @@ class BoundLike(Protocol):
 
 
 @dataclass(frozen=True)
+class _Single:
+    """An operator with the one kernel of a step."""
+
+    op: str
+    parameters: tuple[str, ...]
+    defaults: tuple[Any, ...]
+    counted: int
+    parts: Sequence[PartLike]
+
+
+@dataclass(frozen=True)
 class Traced:
     """One call of a slot, as `Table.traced` reports it."""
 
@@ -94,13 +107,15 @@ class Table:
     slot's function has a code object of its own; `blame` finds it in the traceback.
     """
 
-    __slots__ = ("_bound", "_calls", "_codes", "_sealed", "plan_id")
+    __slots__ = ("_bound", "_calls", "_codes", "_sealed", "_starts", "_steps", "plan_id")
 
     plan_id: str
     _bound: dict[str, BoundLike]
     _calls: dict[str, tuple[Call, ...]]
     _codes: dict[int, tuple[str, PartLike]]
     _sealed: bool
+    _starts: list[int]
+    _steps: dict[int, Table]
 
     if TYPE_CHECKING:
         # a real __getattr__ would take the interpreter's fast path away from every slot
@@ -112,17 +127,23 @@ class Table:
         return object.__new__(type("Table", (cls,), {"__slots__": names}))
 
     def __init__(self, bound: Sequence[BoundLike], plan_id: str = "") -> None:
-        put = object.__setattr__
-        put(self, "plan_id", plan_id)
-        put(self, "_sealed", False)
-        put(self, "_bound", {one.op: one for one in bound})
-        put(self, "_calls", {})
-        put(self, "_codes", {})
+        self._fill(bound, plan_id, {})
         for one in bound:
             calls = tuple(_own(part.call, f"{one.op}[{part.label}]") for part in one.parts)
             for call, part in zip(calls, one.parts, strict=True):
                 self._codes[id(call.__code__)] = (one.op, part)
             self._install(one, calls)
+
+    def _fill(
+        self, bound: Sequence[BoundLike], plan_id: str, codes: dict[int, tuple[str, PartLike]]
+    ) -> None:
+        starts = {part.tokens[0] for one in bound for part in one.parts}
+        known = {
+            "plan_id": plan_id, "_sealed": False, "_bound": {one.op: one for one in bound},
+            "_calls": {}, "_codes": codes, "_starts": sorted(starts), "_steps": {},
+        }
+        for name, value in known.items():
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object = None) -> NoReturn:
         raise TableSealed(
@@ -139,7 +160,7 @@ class Table:
         return slot
 
     def __contains__(self, op: object) -> bool:
-        """Whether the operator has a slot; an optional one without is composed by the model."""
+        """Whether the operator has a slot; an optional one may have none, see `serves`."""
         return op in self._bound
 
     def __iter__(self) -> Iterator[str]:
@@ -148,19 +169,47 @@ class Table:
     def __len__(self) -> int:
         return len(self._bound)
 
+    def step(self, tokens: int) -> Table:
+        """The table for a step of this many tokens: the same kernels, no chooser in any slot.
+
+        Operators on expert rows get more rows than the step has tokens, yet must use the kernels
+        of the step's bucket, or writer and reader of a passing layout would not agree. An
+        optional operator that is composed at this size has no slot here.
+        """
+        place = bisect_right(self._starts, tokens)
+        found = self._steps.get(place)
+        if found is None:
+            found = self._steps[place] = self._step(tokens)
+        return found
+
+    def _step(self, tokens: int) -> Table:
+        singles: list[tuple[BoundLike, Call]] = []
+        for op, whole in self._bound.items():
+            place, part = self._part(op, tokens)
+            if part.label != COMPOSED:
+                single = _Single(op, whole.parameters, whole.defaults, whole.counted, (part,))
+                singles.append((single, self._calls[op][place]))
+        bound = [single for single, _ in singles]
+        table = Table.__new__(Table, bound)
+        table._fill(bound, self.plan_id, self._codes)
+        for one, call in singles:
+            table._install(one, (call,))
+        table.seal()
+        return table
+
+    def serves(self, op: str, tokens: int) -> bool:
+        """Whether a kernel serves an optional operator at this size; if not, compose it."""
+        return op in self._bound and self._part(op, tokens)[1].label != COMPOSED
+
     def at(self, op: str, tokens: int) -> Call:
         """The kernel that serves this many tokens, without a chooser; has `.plan` and `.update`."""
-        starts = [part.tokens[0] for part in self._of(op).parts]
-        return self._calls[op][max(bisect_right(starts, tokens) - 1, 0)]
+        return self._calls[op][self._part(op, tokens)[0]]
 
     def kernels(self, tokens: int) -> tuple[tuple[str, str], ...]:
         """("platform:name", graph) of every kernel a step of this many tokens may run."""
-        found = []
-        for one in self._bound.values():
-            starts = [part.tokens[0] for part in one.parts]
-            part = one.parts[max(bisect_right(starts, tokens) - 1, 0)]
-            found.append((part.label, part.graph))
-        return tuple(dict.fromkeys(found))
+        parts = [self._part(op, tokens)[1] for op in self._bound]
+        kernels = [(part.label, part.graph) for part in parts if part.label != COMPOSED]
+        return tuple(dict.fromkeys(kernels))
 
     def prepare(self, op: str, weight: Any) -> Any:
         """The weight in the packing of the operator's kernels; once, before `seal`."""
@@ -206,9 +255,11 @@ class Table:
                 for part, call in zip(one.parts, calls, strict=True)
             )
             self._install(one, wrapped)
+        self._steps.clear()
         try:
             yield
         finally:
+            self._steps.clear()
             for op, calls in before.items():
                 self._install(self._bound[op], calls)
 
@@ -254,6 +305,11 @@ class Table:
             f"No other kernel takes its place. Report it to {part.distribution}; until then, "
             f"name another kernel with ops={{{op!r}: ...}} (deepinfer explain {op})"
         )
+
+    def _part(self, op: str, tokens: int) -> tuple[int, PartLike]:
+        parts = self._of(op).parts
+        place = max(bisect_right([part.tokens[0] for part in parts], tokens) - 1, 0)
+        return place, parts[place]
 
     def _of(self, op: str) -> BoundLike:
         if op not in self._bound:

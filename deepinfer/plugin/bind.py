@@ -20,6 +20,7 @@ from deepinfer.plugin.resolve import layouts_at
 from deepinfer.plugin.types import Problem
 
 SCALARS: Final = ("int", "float", "bool", "str", "Any")
+COMPOSED: Final = "composed"
 T = TypeVar("T")
 
 
@@ -58,26 +59,26 @@ def bind(plan: Plan, declared: Declared, table: Callable[[Sequence[Bound], str],
     bound = []
     for op in declared.operators:
         runs = _runs(plan.rows_of(op.name))
-        if not runs:
+        if not any(row.kernel for row in runs):
             continue
-        parts = tuple(_build(plan, declared, op, row) for row in runs)
+        parts = tuple(
+            _build(plan, declared, op, row) if row.kernel else _gap(row) for row in runs
+        )
         _check_packing(op, parts, declared)
         bound.append(Bound(op.name, op.parameters, _defaults(op), _counted(op), parts))
     return table(bound, plan.id)
 
 
 def _runs(rows: Sequence[Row]) -> list[Row]:
-    """Adjacent buckets of one kernel are built as one range; composed buckets drop out."""
+    """Adjacent buckets of one kernel are built as one range."""
     runs: list[Row] = []
     for row in rows:
-        if not row.kernel:
-            continue
         last = runs[-1] if runs else None
         if last and (last.layer, last.kernel, last.tokens[1] + 1) == (
             row.layer, row.kernel, row.tokens[0],
         ):
             tokens = (last.tokens[0], row.tokens[1])
-            runs[-1] = Row(row.op, tokens, row.layer, row.kernel)
+            runs[-1] = Row(row.op, tokens, row.layer, row.kernel, composed_of=row.composed_of)
         else:
             runs.append(row)
     return runs
@@ -107,6 +108,18 @@ def _build(plan: Plan, declared: Declared, op: OperatorLike, row: Row) -> Part:
         workspace_bytes=_workspace(candidate, problem, place),
         prepare=partial(_prepare, candidate, problem) if kernel.prepare else None,
     )
+
+
+def _gap(row: Row) -> Part:
+    """A range in which an optional operator has no kernel; calling it there is an error."""
+
+    def composed(*args: Any, **named: Any) -> Any:
+        raise BadKernel(
+            f"{row.op} has no kernel for {row.tokens[0]}-{row.tokens[1]} tokens; ask "
+            f"table.serves and compose {', '.join(row.composed_of) or 'it'} instead"
+        )
+
+    return Part(COMPOSED, "deepinfer", "", row.tokens, composed, "replay", "", 0, None)
 
 
 def _candidate(declared: Declared, row: Row) -> Candidate:
@@ -162,12 +175,13 @@ def _prepare(candidate: Candidate, problem: Problem, weight: Any) -> Any:
 
 def _check_packing(op: OperatorLike, parts: Sequence[Part], declared: Declared) -> None:
     """Kernels that take turns on one weight must share its packing, so its layout must be kept."""
+    labels = {part.label for part in parts} - {COMPOSED}
     packers = {part.label for part in parts if part.prepare}
     kinds = declared.catalogue.kinds
     has_kept = any(kinds[kind].kept for kind in op.layouts if kind in kinds)
-    if packers and len({part.label for part in parts}) > 1 and not has_kept:
+    if packers and len(labels) > 1 and not has_kept:
         raise BadKernel(
-            f"{op.name} is served by {' and '.join(sorted({part.label for part in parts}))} in "
+            f"{op.name} is served by {' and '.join(sorted(labels))} in "
             f"turns, and {', '.join(sorted(packers))} packs its weight; the operator has no kept "
             "layout kind, so name one of them with ops={...}"
         )

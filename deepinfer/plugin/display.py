@@ -16,6 +16,8 @@ from deepinfer.plugin.plan import Plan, Row, device_words
 from deepinfer.plugin.stack import REFERENCE
 
 NOTHING: Final = "–"
+SHOWN: Final = 2
+"""Reasons that a row of the table shows; `explanation` shows all."""
 HEADINGS: Final = ("operator", "tokens", "served by", "graph", "passed over")
 
 
@@ -103,6 +105,9 @@ def _served(row: Row) -> str:
 
 def _cells(row: Row) -> list[tuple[str, ...]]:
     reasons = [f"{label} {NOTHING} {reason}" for label, reason in row.passed_over]
+    if len(reasons) > SHOWN:
+        more = len(reasons) - SHOWN + 1
+        reasons[SHOWN - 1 :] = [f"{more} more: deepinfer explain {row.op}"]
     if row.note:
         reasons.insert(0, f"({row.note})")
     graph = "eager" if row.graph.startswith("never") else row.graph or NOTHING

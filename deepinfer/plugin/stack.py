@@ -151,4 +151,10 @@ def describe(layer: Layer, want: Want) -> Device | Absent:
             f"deepinfer_device of {layer} returned {answer!r}; "
             'answer Device(...) or absent("why")'
         )
+    wanted = len(want.indices) or want.count
+    if isinstance(answer, Device) and answer.count != wanted:
+        raise BadAnswer(
+            f"deepinfer_device of {layer} described {answer.count} devices where {wanted} were "
+            "asked for; describe as many, or answer absent(...) with what is there"
+        )
     return answer

@@ -22,6 +22,7 @@ from deepinfer.plugin.memory import Arenas, Budget
 from deepinfer.plugin.types import Mesh
 
 MEMINFO: Final = Path("/proc/meminfo")
+GROUP: Final = Path("/sys/fs/cgroup")
 ALIGNMENT: Final = 256
 """Arenas begin at a multiple of this, so that any element type and vector width fits."""
 
@@ -30,15 +31,20 @@ class NoExchange(PlatformError):
     """Peers cannot address this memory."""
 
 
-def measure(meminfo: Path = MEMINFO) -> tuple[int, int]:
-    """Total and available bytes of this machine: from the kernel's table, else from sysconf."""
+def measure(meminfo: Path = MEMINFO, group: Path = GROUP) -> tuple[int, int]:
+    """Total and available bytes: the kernel's table, else sysconf; a container's limit if lower."""
     try:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-        return _kib(lines["MemTotal"]), _kib(lines["MemAvailable"])
+        total, free = _kib(lines["MemTotal"]), _kib(lines["MemAvailable"])
     except (OSError, KeyError):
         # macOS and the BSDs have no such table and do not tell what is free; all of it, then
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return total, total
+        total = free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = int((group / "memory.max").read_text())
+        used = int((group / "memory.current").read_text())
+    except (OSError, ValueError):  # no such group, or its limit is the word "max"
+        return total, free
+    return min(total, limit), max(min(free, limit - used), 0)
 
 
 def _kib(text: str) -> int:

@@ -33,7 +33,7 @@ def penalize(
     factor = repetition[:, None]
     repeated = torch.where(logits > 0, logits / factor, logits * factor)
     logits = torch.where(seen, repeated, logits)
-    return logits - frequency[:, None] * output_counts - presence[:, None] * written
+    return logits - (frequency[:, None] * output_counts + presence[:, None] * written)
 
 
 def sample(
@@ -88,5 +88,6 @@ def top_logprobs(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor, T
     logprobs = logits.double().log_softmax(-1).float()  # [rows, vocabulary]
     chosen = logprobs.gather(-1, ids.clamp(min=0)[:, None])[:, 0]
     chosen = chosen.masked_fill(ids < 0, torch.nan)
-    values, best = logprobs.sort(-1, descending=True, stable=True)
-    return chosen, best[:, :k], values[:, :k]
+    # by the logits: two of them may round to one log-probability
+    best = logits.argsort(-1, descending=True, stable=True)[:, :k]
+    return chosen, best, logprobs.gather(-1, best)

@@ -29,7 +29,8 @@ def rope(
 ) -> Tensor:
     # The angle is an FP32 product: near position 10^6 an FP64 angle differs visibly (backbone 3.4).
     angle = positions.to(torch.float32)[:, None] * frequencies
-    cos, sin = n.up(torch.cos(angle)), n.up(torch.sin(angle))  # [tokens, rope / 2]
+    turn = torch.polar(torch.ones_like(angle), angle)  # [tokens, rope / 2]
+    cos, sin = n.up(turn.real), n.up(turn.imag)
     if inverse:
         sin = -sin
     if x.dim() == 3:

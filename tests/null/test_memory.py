@@ -154,9 +154,21 @@ def test_available_memory_is_read_from_the_system_and_falls_back(tmp_path):
 
     table = tmp_path / "meminfo"
     table.write_text("MemTotal:  2000 kB\nMemFree:  100 kB\nMemAvailable:  1500 kB\n")
-    assert measure(table) == (2000 * 1024, 1500 * 1024)
-    total, free = measure(tmp_path / "missing")
+    assert measure(table, tmp_path) == (2000 * 1024, 1500 * 1024)
+    total, free = measure(tmp_path / "missing", tmp_path)
     assert 0 < free <= total
+
+
+def test_the_limit_of_a_container_counts(tmp_path):
+    from deepinfer.reference.memory import measure
+
+    table = tmp_path / "meminfo"
+    table.write_text("MemTotal:  2000 kB\nMemAvailable:  1500 kB\n")
+    (tmp_path / "memory.max").write_text(f"{1000 * 1024}\n")
+    (tmp_path / "memory.current").write_text(f"{300 * 1024}\n")
+    assert measure(table, tmp_path) == (1000 * 1024, 700 * 1024)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert measure(table, tmp_path) == (2000 * 1024, 1500 * 1024)
 
 
 # who offers memory and graphs
@@ -195,7 +207,7 @@ def test_the_first_layer_that_offers_memory_wins_and_the_others_are_listed():
     assert (offered.layer, offered.others) == ("acme", ("base",))
 
 
-def test_memory_without_its_members_is_refused_and_none_at_all_too():
+def test_bl_89_memory_without_its_members_is_refused_and_none_at_all_too():
     bare = layer("acme", deepinfer_memory=lambda device: Bare())
     with pytest.raises(BadAnswer, match="Bare without arena, view, host"):
         choose_memory(Platform((bare,)), DEVICE)

@@ -134,6 +134,15 @@ plan ID · 1 operators, 2 layers, 0 unverified, 0 reference"""
     assert str(plan) == expected.replace("ID", plan.id)
 
 
+def test_a_row_with_many_reasons_points_to_explain():
+    others = [kernel(NORM, f"k{n}", supports=lambda p, n=n: no(f"reason {n}")) for n in range(5)]
+    plan = plan_of(layer("acme", others), floor("base", [kernel(NORM, "k")]), catalogue=ONE)
+    assert "acme:k0 – reason 0" in str(plan)
+    assert "4 more: deepinfer explain tensor.norm" in str(plan)
+    assert "reason 4" not in str(plan)
+    assert "acme:k4: reason 4" in plan.explain(NORM)
+
+
 def test_explain_shows_one_operator_in_full():
     text = example().explain(NORM)
     assert "1-256 tokens   base:k" in text

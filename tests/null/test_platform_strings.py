@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import DEVICE, declared, floor, kernel, layer, module
 
-from deepinfer.plugin import absent
+from deepinfer.plugin import Want, absent
 from deepinfer.plugin.failures import BadAnswer, BadPlatform, NoAutomaticChoice, NoDevice
 from deepinfer.plugin.find import Offer
 from deepinfer.plugin.stack import Platform, ground, load_platform, parse, spell
@@ -72,6 +72,11 @@ def test_a_device_hook_must_answer_device_or_absent(answer):
 def test_a_ground_that_returns_nothing_is_an_error():
     with pytest.raises(BadAnswer, match="returned None"):
         ground(Platform((layer("odd", deepinfer_device=lambda want: None),)))
+
+
+def test_a_ground_describes_as_many_devices_as_were_asked_for():
+    with pytest.raises(BadAnswer, match="described 1 devices where 8 were asked for"):
+        ground(Platform((floor("base"),)), Want(8))
 
 
 def offers(monkeypatch, **answers):

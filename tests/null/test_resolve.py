@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ from toy import (
 )
 
 from deepinfer.plugin import YES, Layout, Mesh, Record, no, unverified
-from deepinfer.plugin.failures import BadOverride, NoKernel, NoLayout
+from deepinfer.plugin.failures import BadOverride, HookFailed, NoKernel, NoLayout
 from deepinfer.plugin.resolve import resolve
 from deepinfer.plugin.verdicts import cut
 
@@ -120,7 +122,7 @@ def test_buckets_tile_the_range_and_no_offer_ends_inside_one(offers, borders, la
     buckets = cut(declared(floor("base", kernels), catalogue=ONE), (1, last), borders)
     assert buckets[0][0] == 1
     assert buckets[-1][1] == last
-    assert all(a[1] + 1 == b[0] for a, b in zip(buckets, buckets[1:], strict=False))
+    assert all(a[1] + 1 == b[0] for a, b in pairwise(buckets))
     for low, high in buckets:
         assert low <= high
         for first, more in offers:
@@ -235,6 +237,14 @@ def test_one_rank_needs_no_exchange_and_two_do():
     assert {row.op for row in plan.rows} == {NORM}
     with pytest.raises(NoKernel, match="all_to_all.reduce"):
         resolve(declared(floor("base", [kernel(NORM, "k")]), catalogue=both, mesh=Mesh(2)))
+
+
+def test_one_rank_does_not_even_ask_who_moves_rows_between_ranks():
+    base = floor("base", [kernel(NORM, "k")])
+    upper = layer("acme", deepinfer_all_to_all=lambda device, model, mesh: 1 / 0)
+    assert served(plan_of(upper, base, catalogue=ONE), NORM)
+    with pytest.raises(HookFailed, match="deepinfer_all_to_all of acme"):
+        declared(upper, base, catalogue=ONE, mesh=Mesh(2))
 
 
 # overrides

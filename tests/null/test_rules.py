@@ -25,7 +25,7 @@ from toy import (
 )
 
 from deepinfer.ops.table import KernelFailed
-from deepinfer.plugin import YES, Facts, Mesh, hookimpl, no, unverified
+from deepinfer.plugin import YES, Facts, Layout, Mesh, Model, hookimpl, no, unverified
 from deepinfer.plugin.failures import (
     BadAnswer,
     BadKernel,
@@ -38,7 +38,10 @@ from deepinfer.plugin.failures import (
     Sealed,
     WrongInterface,
 )
+from deepinfer.plugin.find import Offer, installed, layer_of
 from deepinfer.plugin.plan import agree
+from deepinfer.plugin.resolve import resolve
+from deepinfer.plugin.specs import FAMILY_HOOKS
 from deepinfer.plugin.stack import load_platform
 
 ONE = catalogue(NORM)
@@ -75,8 +78,8 @@ def test_r1_an_argument_that_the_hook_does_not_offer_stops():
 
 
 def test_r1_a_hook_may_take_fewer_arguments_than_offered():
-    assert layer("acme", deepinfer_gemm=lambda model: []).ask_all("deepinfer_gemm", model=MODEL,
-                                                                  device=None) == []
+    acme = layer("acme", deepinfer_gemm=lambda model: [])
+    assert acme.ask_all("deepinfer_gemm", device=None, model=MODEL) == []
 
 
 @pytest.mark.parametrize("option", ["wrapper", "hookwrapper", "optionalhook", "tryfirst",
@@ -100,8 +103,6 @@ def test_r1_a_hook_without_its_mark_stops():
     made = layer("acme").module
     made.deepinfer_gemm = lambda device, model: []
     with pytest.raises(BadPlugin, match="write @hookimpl above it"):
-        from deepinfer.plugin.find import Offer, layer_of
-
         layer_of(made, Offer("acme", "toy_acme", "toy-acme", "0.1"))
 
 
@@ -121,16 +122,9 @@ def test_r1_a_hook_that_raises_while_yielding_is_named():
 def test_r2_auto_with_no_ground_names_the_reference(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     distribution(tmp_path, "overlay_only", "DEEPINFER_API = (1, 0)\n")
-    offers = {"overlay_only": load_offers()["overlay_only"]}
+    offers = {"overlay_only": installed()["overlay_only"]}
     with pytest.raises(NoAutomaticChoice, match="--platform reference"):
         load_platform("auto", offers=offers)
-
-
-def load_offers():
-    """Installed platforms, as the core finds them."""
-    from deepinfer.plugin.find import installed
-
-    return installed()
 
 
 # R3: an unserved operator is a stop with every candidate and reason
@@ -255,8 +249,6 @@ def test_r8_a_rank_with_another_kernel_stops_the_start_with_the_difference():
 
 def plan_of_rank(rank, kernels):
     """The plan as one of three ranks makes it."""
-    from deepinfer.plugin.resolve import resolve
-
     return resolve(declared(floor("base", kernels), catalogue=ONE, mesh=Mesh(3, rank)))
 
 
@@ -317,7 +309,6 @@ def test_one_name_twice_for_one_operator_is_refused():
 
 
 def test_a_kernel_belongs_to_the_hook_of_its_family():
-    wrong = floor("acme")
     wrong = layer("acme", deepinfer_gemm=lambda device, model: [kernel(NORM, "k")])
     refused("belongs to deepinfer_tensor_ops", wrong)
 
@@ -329,8 +320,6 @@ def test_a_hook_that_returns_one_kernel_instead_of_yielding_is_refused():
 
 
 def test_two_layouts_under_one_name_are_refused():
-    from deepinfer.plugin import Layout
-
     ours, theirs = (Layout("packed", records=lambda dims, n=n: {}) for n in (1, 2))
     layers = [layer("a", [kernel(READ, "k", layouts={"kv": ours})]),
               layer("b", [kernel(READ, "k", layouts={"kv": theirs})])]
@@ -346,16 +335,10 @@ def test_nothing_registers_after_the_start():
 
 
 def test_a_model_that_does_not_state_a_needed_number_is_an_error():
-    from deepinfer.plugin import Model
-
+    bare = Model("bare", Facts())
     with pytest.raises(BadKernel, match="asks for the dims hidden"):
-        from deepinfer.plugin.resolve import resolve
-
-        resolve(declared(floor("base", [kernel(NORM, "k")]), catalogue=ONE,
-                         model=Model("bare", Facts())))
+        resolve(declared(floor("base", [kernel(NORM, "k")]), catalogue=ONE, model=bare))
 
 
 def test_every_toy_operator_has_a_family_hook():
-    from deepinfer.plugin.specs import FAMILY_HOOKS
-
     assert {one.family for one in CATALOGUE.operators.values()} <= set(FAMILY_HOOKS)

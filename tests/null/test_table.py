@@ -9,10 +9,26 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toy import GROUPED, NORM, PERMUTE, Rows, build, catalogue, declared, floor, kernel, layer
-from toy import plan_of, table_of
+from toy import (
+    FUSED,
+    GROUPED,
+    NORM,
+    PERMUTE,
+    READ,
+    WRITE,
+    Rows,
+    build,
+    catalogue,
+    declared,
+    floor,
+    kernel,
+    layer,
+    plan_of,
+    table_of,
+)
 
 from deepinfer.ops.table import KernelFailed, NoOperator, Table, TableSealed
+from deepinfer.plugin import YES, no
 from deepinfer.plugin.bind import bind
 from deepinfer.plugin.failures import BadAnswer, BadKernel, DamagedPlan, HookFailed
 from deepinfer.plugin.resolve import resolve
@@ -78,6 +94,29 @@ def test_a_chooser_counts_the_rows_of_the_first_tensor_of_a_pair():
     assert table.tensor_permute(Pair(Pair(Rows(17, 4)))) == "large"
 
 
+def test_a_step_uses_the_kernels_of_its_own_tokens_whatever_rows_an_operator_gets():
+    """Six experts a token: the expert operators see more rows than the step has tokens."""
+    table = split(1, 17)
+    assert table.step(16).tensor_norm(Rows(96, 8), None) == 1
+    assert table.step(17).tensor_norm(Rows(2, 8), None) == 17
+    assert table.step(16) is table.step(3)
+    assert table.step(3).plan_id == table.plan_id
+    with pytest.raises(TableSealed, match="cannot pack"):
+        table.step(3).prepare(NORM, "w")
+
+
+def test_a_step_is_traced_and_blamed_like_the_table():
+    calls = []
+    table = table_of(floor("base", [kernel(NORM, "k", build=failing)]), catalogue=ONE)
+    with pytest.raises(KernelFailed, match="base:k"), table.blaming():
+        table.step(3).tensor_norm(Rows(3, 8), None)
+    fine = split(1, 17)
+    with fine.traced(calls.append):
+        fine.step(3).tensor_norm(Rows(3, 8), None)
+    fine.step(3).tensor_norm(Rows(3, 8), None)
+    assert [one.kernel for one in calls] == ["base:from_1"]
+
+
 def test_a_kernel_that_serves_adjacent_buckets_is_built_once():
     built = []
 
@@ -88,6 +127,22 @@ def test_a_kernel_that_serves_adjacent_buckets_is_built_once():
     base = floor("base", [kernel(NORM, "k", build=counting)])
     table_of(base, catalogue=ONE, tokens=(1, 64), borders=(8, 16))
     assert built == [(1, 64)]
+
+
+def test_an_optional_operator_is_called_only_where_a_kernel_serves_it():
+    layouts = {"kv": "plain"}
+    small = kernel(FUSED, "f", layouts=layouts, build=lambda problem: lambda q, cache: "fused",
+                   supports=lambda p: YES if p.tokens[1] <= 16 else no("at most 16 rows"))
+    base = [small, kernel(READ, "r", layouts=layouts), kernel(WRITE, "w", layouts=layouts)]
+    table = table_of(floor("base", base), catalogue=catalogue(READ, WRITE, FUSED), borders=(16,))
+    assert [table.serves(FUSED, tokens) for tokens in (1, 16, 17)] == [True, True, False]
+    assert table.attention_fused(Rows(16, 4), None) == "fused"
+    with pytest.raises(BadKernel, match="no kernel for 17-8192 tokens; ask table.serves"):
+        table.attention_fused(Rows(17, 4), None)
+    assert FUSED in table.step(16)
+    assert FUSED not in table.step(17)
+    assert not table_of(floor("base", base[1:]), catalogue=catalogue(READ, WRITE, FUSED)).serves(
+        FUSED, 1)
 
 
 def test_nothing_can_be_set_or_removed():

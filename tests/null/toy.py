@@ -15,7 +15,7 @@ from deepinfer.ops.operator import EXACT, Catalogue, Kind, Operator
 from deepinfer.ops.table import Table
 from deepinfer.plugin import Device, Facts, Kernel, Mesh, Model, Want, hookimpl
 from deepinfer.plugin.bind import bind
-from deepinfer.plugin.declare import Declared, declare
+from deepinfer.plugin.declare import ONE_RANK, Declared, declare
 from deepinfer.plugin.find import Layer, Offer, layer_of
 from deepinfer.plugin.resolve import resolve
 from deepinfer.plugin.specs import FAMILY_HOOKS
@@ -150,7 +150,7 @@ def floor(name: str, kernels: Iterable[Any] = ()) -> Layer:
 
 
 def declared(
-    *layers: Layer, catalogue: Catalogue = CATALOGUE, mesh: Mesh = Mesh(), model: Model = MODEL
+    *layers: Layer, catalogue: Catalogue = CATALOGUE, mesh: Mesh = ONE_RANK, model: Model = MODEL
 ) -> Declared:
     """What these layers declare; a ground without kernels is added if none is there."""
     if not any(one.has("deepinfer_device") for one in layers):

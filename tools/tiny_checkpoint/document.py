@@ -37,7 +37,8 @@ class Call(NamedTuple):
 class Turn(NamedTuple):
     """A question and its answer, with the reasoning and the tool calls that lead to it.
 
-    `lead` is the reasoning before the calls, `plan` the reasoning before the answer.
+    `lead` is the reasoning before the calls, `plan` the reasoning before the answer. Calls
+    without an answer end the talk: what follows is the tool's turn.
     """
 
     question: str
@@ -237,9 +238,10 @@ def pieces_of(talk: Talk) -> tuple[Piece, ...]:
             _open(writer, turn.lead, thinks, target)
             writer.cut(_cut(spell_calls(turn.calls), (DSML,), target))
             writer.token(END, target)
-            writer.token(USER)
-            writer.plain("\n\n".join(f"<tool_result>{call.result}</tool_result>"
-                                     for call in turn.calls))
+            if turn.answer:
+                writer.token(USER)
+                writer.plain("\n\n".join(f"<tool_result>{call.result}</tool_result>"
+                                         for call in turn.calls))
         if turn.answer or not turn.calls:
             _open(writer, turn.plan, thinks, target)
             writer.plain(turn.answer, target)

@@ -4,7 +4,8 @@ In: a choice of switches. Out: `Numerics`, the decorator `region`, rounding-awar
 Does not know: layers, checkpoints.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -86,3 +87,14 @@ def average(p: Tensor, values: Tensor, n: Numerics) -> Tensor:
 def lookup(ids: Tensor, table: Tensor) -> Tensor:
     """Rows of a table. Compiled, its gradient is a plain scatter that a GPU graph can hold."""
     return F.embedding(ids, table)
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Run regions uncompiled inside the block: for shapes that are seen only once."""
+    before = STANCE["compile"]
+    STANCE["compile"] = False
+    try:
+        yield
+    finally:
+        STANCE["compile"] = before

@@ -14,9 +14,11 @@ from tools.tiny_checkpoint.plots import tell
 from tools.tiny_checkpoint.town import COLORS, NAMES, PLACES, THINGS, draw_cast, pick
 
 # letters per token of the sentences, and tokens of a code line, with the shipped vocabulary
-LETTERS_PER_TOKEN = 4.45
-LINE_TOKENS = 12
+LETTERS_PER_TOKEN = 4.08
+LINE_TOKENS = 13
 FRAME_TOKENS = 60
+# ten layers with windows of 32 see 320 tokens back; some margin for the estimate
+REACH_TOKENS = 370
 
 
 class Key(NamedTuple):
@@ -168,16 +170,34 @@ def _story_of(rng: Random, split: Split, tokens: int) -> list[str]:
     return sentences
 
 
-def write_at_depth(rng: Random, tokens: int, depth: float, lines: int) -> Document:
-    """An evaluation text of about `tokens` tokens with the asked line at a share of its length."""
-    entries = draw_entries(rng, "heldout", lines)
-    sentences = _story_of(rng, "heldout", tokens - LINE_TOKENS * lines)
-    body = _mix(rng, [entry.text for entry in entries[1:]], sentences)
-    goal, place, passed = depth * sum(map(len, body)), 0, 0
-    while place < len(body) and passed < goal:
-        passed += len(body[place])
-        place += 1
-    body.insert(place, entries[0].text)
-    question = turn(rng, entries[0], None, 0.0)
-    talk = Talk([question._replace(question=f"{_INTRO}{' '.join(body)}\n\n{question.question}")])
-    return render("long_recall", talk)
+def write_at_depths(rng: Random, tokens: int, depths: tuple[float, ...], each: int,
+                    ) -> list[tuple[float, Document]]:
+    """Evaluation: one text of about `tokens` tokens and `each` questions for every depth.
+
+    The asked lines stand near a share of the length, but always more than the windows' reach
+    before the question; half as many lines that nobody asks for lie anywhere between.
+    """
+    asked = len(depths) * each
+    entries = draw_entries(rng, "heldout", asked + asked // 2)
+    sentences = _story_of(rng, "heldout", tokens - LINE_TOKENS * len(entries))
+    letters = sum(map(len, sentences))
+    last = letters - REACH_TOKENS * LETTERS_PER_TOKEN
+    places = [min(depth * letters, last) - (rng.random() * 0.04) * letters
+              for depth in depths for _ in range(each)]
+    places += [rng.random() * letters for _ in range(asked // 2)]
+    waiting = sorted(zip(places, entries, strict=True), reverse=True)
+    body: list[str] = []
+    passed = 0
+    for sentence in sentences:
+        while waiting and waiting[-1][0] <= passed:
+            body.append(waiting.pop()[1].text)
+        body.append(sentence)
+        passed += len(sentence)
+    body += [entry.text for _, entry in reversed(waiting)]
+    found = []
+    for number, entry in enumerate(entries[:asked]):
+        question = turn(rng, entry, None, 0.0)
+        whole = f"{_INTRO}{' '.join(body)}\n\n{question.question}"
+        document = render("long_recall", Talk([question._replace(question=whole)]))
+        found.append((depths[number // each], document))
+    return found

@@ -165,7 +165,7 @@ def draw_kind(rng: Random) -> str:
     chance = rng.random()
     if chance < 0.3:
         return "girl"
-    return pick(rng, RARE_KINDS if chance > 1 - RARE_SHARE * 0.7 else ANIMALS)
+    return pick(rng, RARE_KINDS if chance > 1 - RARE_SHARE else ANIMALS)
 
 
 def draw_thing(rng: Random) -> Thing:
