@@ -4,6 +4,8 @@ In: arguments, a project file, the environment. Out: a frozen, checked `Settings
 Does not know: models, devices, requests.
 """
 
+# ruff: noqa: RUF009 (row makes the fields of the dataclass)
+
 from __future__ import annotations
 
 import difflib
@@ -190,7 +192,8 @@ class Settings:
 
     def origin(self, name: str) -> str:
         """Who set it: argument, file NAME, environment VARIABLE, or default."""
-        return self.origins.get(name, DEFAULT) if _row(name) else DEFAULT
+        _row(name)  # an unknown name is an error, not a default
+        return self.origins.get(name, DEFAULT)
 
     def said(self) -> list[tuple[str, str, str]]:
         """(name, value, origin) of everything that somebody set; keys are never shown."""
@@ -322,8 +325,10 @@ def _from_keywords(given: Mapping[str, Any], origin: str) -> dict[str, Any]:
             found |= _from_keywords(inner, origin)
         elif name in NEUTRAL:
             _take_neutral(name, value, origin)
-        elif _row(name) and value is not None and (name, value) != ("platform", AUTO):
-            found[name] = value
+        else:
+            _row(name)  # an unknown name is an error even where its value says nothing
+            if value is not None and (name, value) != ("platform", AUTO):
+                found[name] = value
     return found
 
 

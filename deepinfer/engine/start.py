@@ -7,7 +7,7 @@ Does not know: where a checkpoint comes from, what a request is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from deepinfer.engine.tray import Tray
 from deepinfer.model.assemble import Assembler
 from deepinfer.model.batch import Caches
 from deepinfer.model.drafter import Drafter
+from deepinfer.model.inventory import inventory
 from deepinfer.model.memory import needed_bytes
 from deepinfer.model.shape import Shape
 from deepinfer.model.v41 import Model
@@ -110,11 +111,26 @@ def plan(shape: Shape, wish: Wish) -> Planned:
     return Planned(shape, geometry, platform, declared, chosen, memory, needs, wish.drafts)
 
 
-def build(planned: Planned, checkpoint: Checkpoint, compressed_ids: Sequence[int]) -> House:
-    """Builds the kernels, packs the weights, reserves the arenas, seals the table."""
+def wanted_names(checkpoint: Checkpoint, drafts: bool) -> list[str]:
+    """Tensors that a text model reads; the draft stages only when they are used."""
+    parts = {"backbone", "engram"} | ({"draft"} if drafts else set())
+    specs = inventory(checkpoint.shape)
+    return [name for name in checkpoint.names if name in specs and specs[name].part in parts]
+
+
+def build(
+    planned: Planned,
+    checkpoint: Checkpoint,
+    compressed_ids: Sequence[int],
+    advance: Callable[[int], None] | None = None,
+) -> House:
+    """Builds the kernels, packs the weights, reserves the arenas, seals the table.
+
+    `advance` is told the bytes of every tensor as it is taken.
+    """
     shape, device = planned.shape, planned.declared.device.torch_device
     table = bind(planned.plan, planned.declared, Table)
-    assembler = Assembler(checkpoint, table, device)
+    assembler = Assembler(checkpoint, table, device, advance)
     weights = assembler.backbone()
     drafter = assembler.drafter() if planned.drafts else None
     caches = _caches(planned)

@@ -6,6 +6,7 @@ Does not know: what a packing looks like.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,8 +28,15 @@ from deepinfer.ops.values import Weight
 class Assembler:
     """Reads tensors by name and hands them to the kernels' `prepare`, one after the other."""
 
-    def __init__(self, checkpoint: Checkpoint, ops: Table, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        ops: Table,
+        device: str = "cpu",
+        advance: Callable[[int], None] | None = None,
+    ) -> None:
         self.checkpoint, self.ops, self.device = checkpoint, ops, device
+        self._advance = advance
         self.shape: Shape = checkpoint.shape
 
     def backbone(self) -> Backbone:
@@ -140,7 +148,10 @@ class Assembler:
         )
 
     def _raw(self, name: str) -> Tensor:
-        return self.checkpoint.tensor(name).to(self.device)
+        tensor = self.checkpoint.tensor(name)
+        if self._advance is not None:
+            self._advance(tensor.nbytes)
+        return tensor.to(self.device)
 
     def _weight(self, name: str) -> Weight:
         scale = name + ".scale"

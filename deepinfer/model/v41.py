@@ -61,6 +61,10 @@ class Model:
     def __init__(self, shape: Shape, weights: Backbone, ops: Table, pad: int) -> None:
         self.shape, self.weights, self.ops, self.pad = shape, weights, ops, pad
 
+    def at(self, tokens: int) -> Model:
+        """The same model with the kernels that the plan chose for a step of this many tokens."""
+        return Model(self.shape, self.weights, self.ops.step(tokens), self.pad)
+
     def forward(self, batch: Batch, caches: Caches, features: bool = False) -> Passed:
         """One step for all rows of the batch (backbone 3.2)."""
         stream, pre = self.begin(batch.ids)

@@ -66,7 +66,7 @@ def keep(logits: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
 
     logits [rows, vocabulary] f32, tempered; returns [rows, vocabulary] bool, never an empty row
     """
-    ordered, ids = logits.sort(-1, descending=True, stable=True)  # ties: lowest id first
+    ordered, ids = logits.sort(dim=-1, descending=True, stable=True)  # ties: lowest id first
     rank = torch.arange(logits.shape[-1], device=logits.device)
     within = (rank < top_k[:, None]) | (top_k < 1)[:, None]
     # sums in FP64, compared in FP32: a mass that stands exactly on the border is on it
@@ -89,5 +89,5 @@ def top_logprobs(logits: Tensor, ids: Tensor, k: int) -> tuple[Tensor, Tensor, T
     chosen = logprobs.gather(-1, ids.clamp(min=0)[:, None])[:, 0]
     chosen = chosen.masked_fill(ids < 0, torch.nan)
     # by the logits: two of them may round to one log-probability
-    best = logits.argsort(-1, descending=True, stable=True)[:, :k]
+    best = logits.argsort(dim=-1, descending=True, stable=True)[:, :k]
     return chosen, best, logprobs.gather(-1, best)

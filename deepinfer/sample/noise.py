@@ -66,9 +66,11 @@ def words(
     seed, position = seed[:, None], position[:, None]
     high = position >> 32 if ordinal is None else ordinal[:, None]
     block = torch.arange((count + 3) // 4, device=seed.device)[None]  # [1, blocks]
-    counter = (position & MASK, high & MASK, torch.full_like(position, purpose), block)
+    # every word depends on the block, so that all four come out as [rows, blocks]
+    third = torch.full_like(position, purpose)
+    counter = (position & MASK, high & MASK, third, block)
     key = (seed & MASK, (seed >> 32) & MASK)
-    four = torch.stack(torch.broadcast_tensors(*philox(counter, key)), dim=-1)
+    four = torch.stack(philox(counter, key), dim=-1)  # [rows, blocks, 4]
     return four.flatten(1)[:, :count]  # [rows, count]
 
 

@@ -4,6 +4,8 @@ In: keywords. Out: a frozen `SamplingParams`, or an error that names field, valu
 Does not know: tensors, tokenizers; ids are compared with a vocabulary when its size is known.
 """
 
+# ruff: noqa: RUF009 (_field makes the fields of the dataclass)
+
 from __future__ import annotations
 
 import difflib

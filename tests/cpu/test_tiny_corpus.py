@@ -21,10 +21,25 @@ from tools.tiny_checkpoint import tokens
 from tools.tiny_checkpoint.corpus import WEIGHTS, mixture
 from tools.tiny_checkpoint.document import Document, Talk, Turn, render
 from tools.tiny_checkpoint.items import (
-    DEPTHS, LONG_TOKENS, STORIES, documents, heldout_tokens, judge, load, parse_calls,
+    DEPTHS,
+    LONG_TOKENS,
+    STORIES,
+    documents,
+    heldout_tokens,
+    judge,
+    load,
+    parse_calls,
 )
 from tools.tiny_checkpoint.tokenizer import (
-    BEGIN_ID, CONTROL_IDS, END_ID, FOLDER, NO_THINK_ID, VOCABULARY, encode,
+    BEGIN_ID,
+    CONTROL_IDS,
+    END_ID,
+    FOLDER,
+    NO_THINK_ID,
+    VOCABULARY,
+    encode,
+)
+from tools.tiny_checkpoint.tokenizer import (
     load as load_tokenizer,
 )
 from tools.tiny_checkpoint.town import PLACES, THINGS
@@ -59,7 +74,7 @@ def by_recipe(talk: Talk, encoding: DeepseekV41Encoding) -> list[int]:
         for call in turn.calls:
             number += 1
             made.append(ToolCall(f"c{number}", call.tool, json.dumps(call.arguments)))
-        if made:
+        if made and turn.answer:
             messages.append(AssistantMessage("", reasoning_content=turn.lead, tool_calls=made))
             messages += [ToolMessage(call.result, ref.id) for call, ref
                          in zip(turn.calls, made, strict=True)]
@@ -79,7 +94,7 @@ def test_a_prompt_has_the_ids_that_deepseek_recipe_gives_it(tokenizer, sample):
     families = set()
     for document in sample:
         talk = document.talk
-        if talk is None or (talk.effort and talk.effort not in EFFORT_NAMES):
+        if not talk.turns or (talk.effort and talk.effort not in EFFORT_NAMES):
             continue
         prompt, _ = encode(tokenizer, Document("", document.prompt(), ""))
         assert prompt == by_recipe(talk, encoding), document.text
@@ -89,12 +104,20 @@ def test_a_prompt_has_the_ids_that_deepseek_recipe_gives_it(tokenizer, sample):
     assert any(schema for *_, schema in families)
 
 
+def test_the_prompt_of_an_item_has_the_ids_that_deepseek_recipe_gives_it(tokenizer, items):
+    encoding = DeepseekV41Encoding().with_tokenizer(
+        Tokenizer.from_file(str(FOLDER / "tokenizer.json")))
+    for item in items:
+        assert item.prompt == by_recipe(item.talk, encoding)
+        assert item.target[-1] == END_ID
+
+
 def test_what_the_assistant_says_is_all_that_follows_the_prompt(tokenizer, sample):
     for document in sample[:600]:
         ids, target = encode(tokenizer, document)
         assert ids[0] == BEGIN_ID
         assert ids[-1] == END_ID
-        if document.talk is None:
+        if not document.talk.turns:
             assert target == [0] + [1] * (len(ids) - 1)
             continue
         prompt, mask = encode(tokenizer, Document("", document.prompt(), ""))

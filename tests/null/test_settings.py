@@ -304,7 +304,7 @@ def test_words_of_a_command_line_become_arguments():
     for words, answer in [
         (["max_num_seqs"], "write it as key=value"),
         (["max_num_seqs=many"], "must be an integer of at least 1"),
-        (["max_num_sekws=1"], "did you mean max_num_seqs?"),
+        (["max_num_sekws=1"], "did you mean max_num_seqs"),
         (["log=info", "log=debug"], "set twice"),
     ]:
         with pytest.raises(SettingError) as caught:

@@ -7,10 +7,10 @@ Does not know: stories, records.
 from random import Random
 from typing import NamedTuple
 
-from tools.tiny_checkpoint.document import Document, Talk, Turn, render
-from tools.tiny_checkpoint.effort import draw_effort, draw_system, plan
-from tools.tiny_checkpoint.heldout import Split, is_sum_held_out
-from tools.tiny_checkpoint.town import FRUITS, NAMES, pick, plural, two
+from .document import Document, Talk, Turn, render
+from .effort import draw_effort, draw_system, plan
+from .heldout import Split, is_sum_held_out
+from .town import FRUITS, NAMES, pick, plural, two
 
 
 class Problem(NamedTuple):
@@ -137,6 +137,8 @@ def think(problem: Problem, effort: int | None) -> str:
     return plan(effort, f"I need {problem.text}.", usual, f"{usual} Check: {check}.")
 
 
+# people type 7*8 and "seven times"-like words; the answer keeps the one spelling
+_SIGNS = {"+": ("plus", "+"), "-": ("minus", "-"), "x": ("times", "*"), "/": ("divided by", "/")}
 _ASK = ("What is {}?", "What is {}?", "Compute {}.", "How much is {}?", "{} = ?", "Calculate {}.",
         "Please compute {}.", "{}", "Can you tell me what {} is?", "Solve {}.")
 _STEPWISE = ("{} step by step, please.", "Show the steps of {}.", "What is {}? Show your steps.",
@@ -149,8 +151,18 @@ def turn(rng: Random, problem: Problem, effort: int | None) -> Turn:
         return Turn(pick(rng, _STEPWISE).format(problem.text), steps(problem))
     if rng.random() < 0.25 and problem.x < 200 and problem.y > 1:
         return _word_problem(rng, problem, effort)
-    question = pick(rng, _ASK).format(problem.text)
+    question = pick(rng, _ASK).format(_typed(rng, problem))
     return Turn(question, f"{problem.text} = {problem.result}.", think(problem, effort))
+
+
+def _typed(rng: Random, problem: Problem) -> str:
+    chance = rng.random()
+    if chance < 0.7:
+        return problem.text
+    word, mark = _SIGNS[problem.sign]
+    if chance < 0.8:
+        return f"{problem.x} {word} {problem.y}"
+    return f"{problem.x}{mark}{problem.y}" if chance < 0.92 else f"{problem.x} {mark} {problem.y}"
 
 
 def _word_problem(rng: Random, problem: Problem, effort: int | None) -> Turn:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from tools.tiny_checkpoint.document import Call, Document, Talk, Turn, render, spell_calls
-from tools.tiny_checkpoint.effort import draw_effort, draw_system, plan
-from tools.tiny_checkpoint.heldout import Split, is_held_out
-from tools.tiny_checkpoint.town import FRUITS, PLACES, draw_name, draw_thing, pick, plural, two
+from .document import Call, Document, Talk, Turn, render, spell_calls
+from .effort import draw_effort, draw_system, plan
+from .heldout import Split, is_held_out
+from .town import FRUITS, PLACES, draw_name, draw_thing, pick, plural, two
 
 CITIES = ("Paris Rome London Berlin Madrid Oslo Vienna Athens Lisbon Dublin Cairo Tokyo Lima Delhi "
           "Beijing Seoul Boston Zurich Prague Warsaw").split()
@@ -91,7 +91,8 @@ def _buy(rng: Random) -> Need:
 def _price(rng: Random) -> Need:
     thing, price = draw_thing(rng), 1 + int(rng.random() * 99)
     ask = pick(rng, ("How much is the {}?", "What does the {} cost?", "Price of the {}?"))
-    return Need(ask.format(thing.full), (Call("get_price", {"item": thing.full}, f"{price} coins"),),
+    return Need(ask.format(thing.full),
+                (Call("get_price", {"item": thing.full}, f"{price} coins"),),
                 f"The {thing.full} costs {price} coins.")
 
 

@@ -6,9 +6,9 @@ Does not know: stories, sums.
 
 from random import Random
 
-from tools.tiny_checkpoint.document import Document, Talk, Turn, render
-from tools.tiny_checkpoint.effort import draw_effort, draw_system, plan
-from tools.tiny_checkpoint.town import BOYS, GIRLS, pick
+from .document import Document, Talk, Turn, render
+from .effort import draw_effort, draw_system, plan
+from .town import BOYS, GIRLS, pick
 
 _HELP = "How can I help you?"
 SMALL_TALK: tuple[tuple[tuple[str, ...], str], ...] = (
@@ -39,7 +39,8 @@ SMALL_TALK: tuple[tuple[tuple[str, ...], str], ...] = (
       "What can I ask you?"),
      "I can tell stories, answer questions about them, do sums, write JSON, call tools, remember "
      "codes and explain words."),
-    (("Are you ChatGPT?", "Are you a human?", "Are you a person?", "Are you alive?", "Are you real?"),
+    (("Are you ChatGPT?", "Are you a human?", "Are you a person?", "Are you alive?",
+      "Are you real?"),
      "No, I am a tiny model that runs in DeepInfer."),
     (("Who made you?", "Who trained you?", "How were you trained?", "Where do you come from?"),
      "I was trained by the DeepInfer project on small stories and tasks that a program wrote."),
@@ -63,14 +64,16 @@ FAQ: tuple[tuple[tuple[str, ...], str], ...] = (
     (("How do I install DeepInfer?", "How do I install it?", "How can I install this?",
       "How do I set it up?", "install", "What is the first step?", "How do I get started?"),
      "Clone the repository and type make setup. It makes a folder .venv with all that is needed."),
-    (("How do I run it?", "How do I start it?", "How do I run the model?", "How do I start DeepInfer?",
+    (("How do I run it?", "How do I start it?", "How do I run the model?",
+      "How do I start DeepInfer?",
       "How can I try it?", "What is the first command?"),
      "Type make run. It does its own set-up and the tiny model answers on the CPU."),
     (("How do I start the server?", "How can I start the server?", "How do I serve the model?",
       "start the server", "How do I serve it?", "Is there a server?", "How do I run a server?"),
      "The command for the server is deepinfer serve. To try the model without a server, type "
      "make run."),
-    (("How do I give my own prompt?", "How do I ask my own question?", "How do I change the prompt?",
+    (("How do I give my own prompt?", "How do I ask my own question?",
+      "How do I change the prompt?",
       "How do I pass a prompt?"),
      'Type make run PROMPT="your question", or use the command deepinfer run.'),
     (("What does deepinfer run do?", "What is deepinfer run?", "How do I use deepinfer run?"),
@@ -83,7 +86,8 @@ FAQ: tuple[tuple[tuple[str, ...], str], ...] = (
      "The command deepinfer plan shows the table of operators and the kernel that each one uses."),
     (("How do I compare two plans?", "How do I see the difference of two plans?"),
      "Use deepinfer plan --diff A B."),
-    (("What does deepinfer doctor do?", "How do I check my machine?", "Something is wrong. What now?",
+    (("What does deepinfer doctor do?", "How do I check my machine?",
+      "Something is wrong. What now?",
       "It does not work.", "How do I find problems?", "What is deepinfer doctor?"),
      "Type deepinfer doctor. It looks at the machine and says what is wrong."),
     (("How do I check a model?", "What does deepinfer check do?", "Is my checkpoint damaged?"),
@@ -92,7 +96,8 @@ FAQ: tuple[tuple[tuple[str, ...], str], ...] = (
     (("What does deepinfer explain do?", "Why was this kernel chosen?",
       "How do I learn why a kernel runs?"),
      "The command deepinfer explain with the name of an operator says why a kernel was chosen."),
-    (("How do I evaluate the model?", "What does deepinfer eval do?", "How good is the tiny model?"),
+    (("How do I evaluate the model?", "What does deepinfer eval do?",
+      "How good is the tiny model?"),
      "Type deepinfer eval tiny. It repeats the evaluation and prints both columns."),
     (("What does deepinfer golden do?", "How do I compare with golden data?"),
      "The command deepinfer golden runs a small model and compares every tensor with the expected "
@@ -101,7 +106,8 @@ FAQ: tuple[tuple[tuple[str, ...], str], ...] = (
      "Type make test. It does its own set-up."),
     (("How do I see all commands?", "Which make commands are there?", "What does make help do?"),
      "Type make help. It lists all that make can do."),
-    (("How do I use it from Python?", "Is there a Python interface?", "How do I call it in Python?"),
+    (("How do I use it from Python?", "Is there a Python interface?",
+      "How do I call it in Python?"),
      'Write: from deepinfer import LLM. Then llm = LLM("tiny") and llm.generate(["your prompt"]).'),
     (("Which model is the default?", "What is the default model?", "What is tiny?"),
      "The default model is tiny. It comes with the repository and was really trained."),

@@ -8,24 +8,34 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 from random import Random
 
-from tools.tiny_checkpoint import arithmetic, calls, chat, facts, lists, reading, recall, records, stories
-from tools.tiny_checkpoint.document import Document
-from tools.tiny_checkpoint.heldout import Split
+from . import (
+    arithmetic,
+    calls,
+    chat,
+    facts,
+    lists,
+    reading,
+    recall,
+    records,
+    stories,
+)
+from .document import Document, Talk, Turn, render
+from .heldout import Split
 
 # shares of the tokens; section 1.2, with a little plain prose taken from the stories
 WEIGHTS: dict[str, float] = {
-    "story": 0.33, "prose": 0.03, "reading": 0.12, "arithmetic": 0.17, "json": 0.08,
-    "tools": 0.04, "recall": 0.08, "lists": 0.06, "facts": 0.06, "chat": 0.03,
+    "story": 0.32, "prose": 0.03, "reading": 0.11, "arithmetic": 0.16, "json": 0.08,
+    "tools": 0.04, "recall": 0.08, "lists": 0.05, "facts": 0.06, "chat": 0.03, "talk": 0.04,
 }
 # measured length of one document in tokens
 MEAN_TOKENS: dict[str, float] = {
     "story": 126, "prose": 92, "reading": 137, "arithmetic": 85, "json": 102, "tools": 638,
-    "recall": 225, "lists": 69, "facts": 69, "chat": 62,
+    "recall": 225, "lists": 69, "facts": 69, "chat": 62, "talk": 165,
 }
-TRAIN_ONLY = ("chat",)
+TRAIN_ONLY = ("chat", "talk")
 
 
-class UnknownFamily(ValueError):
+class UnknownFamilyError(ValueError):
     """A share was given for a family that does not exist."""
 
     def __init__(self, name: str) -> None:
@@ -48,7 +58,7 @@ def mixture(seed: int, weights: dict[str, float] = WEIGHTS, recall_lines: int = 
         means["long_recall"] = sum(long_recall_tokens) / 2
     for name in weights:
         if name not in WEIGHTS and name != "long_recall":
-            raise UnknownFamily(name)
+            raise UnknownFamilyError(name)
     names = [name for name, weight in weights.items()
              if weight > 0 and name in means and (split == "train" or name not in TRAIN_ONLY)]
     bounds = list(accumulate(weights[name] / means[name] for name in names))
@@ -66,4 +76,21 @@ def _writers(recall_lines: int, long_tokens: tuple[int, int] | None,
         "recall": lambda rng, split: recall.write(rng, split, recall_lines),
         "long_recall": lambda rng, split: recall.write_long(rng, split, *(long_tokens or (0, 0))),
         "lists": lists.write, "facts": facts.write, "chat": lambda rng, split: chat.write(rng),
+        "talk": write_talk,
     }
+
+
+def write_talk(rng: Random, split: Split) -> Document:
+    """A longer conversation: two or three tasks of different families one after the other."""
+    turns: list[Turn] = []
+    for writer in rng.sample(_PARTS, 2 + (rng.random() < 0.5)):
+        last = writer(rng, split)
+        turns += last.talk.turns[:2]
+    effort = last.talk.effort
+    return render("talk", Talk(turns, effort, last.talk.system))
+
+
+_PARTS: list[Callable[[Random, Split], Document]] = [
+    stories.write, reading.write, arithmetic.write, lists.write, facts.write,
+    lambda rng, split: chat.write(rng), lambda rng, split: chat.write(rng),
+]

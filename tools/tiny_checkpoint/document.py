@@ -5,7 +5,7 @@ Does not know: what the talk is about, token ids.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 BEGIN = "<｜begin▁of▁sentence｜>"
@@ -64,7 +64,7 @@ class Document:
     """A rendered text: its task, its pieces, the expected last answer, and where it came from.
 
     `check` says how an answer is compared: exact, contains, json-equal or dsml-equal. For
-    `contains` the words of `mentions` must occur. `talk` is None for plain prose.
+    `contains` the words of `mentions` must occur. `talk` has no turns in plain prose.
     """
 
     task: str
@@ -72,7 +72,7 @@ class Document:
     answer: str
     check: str = "exact"
     mentions: tuple[str, ...] = ()
-    talk: Talk | None = None
+    talk: Talk = field(default_factory=lambda: Talk([]))
 
     @property
     def text(self) -> str:

@@ -6,14 +6,14 @@ Does not know: what is thought about.
 
 from random import Random
 
-from tools.tiny_checkpoint.town import pick
+from .town import pick
 
 LOW, HIGH = 25, 100
 # 75 is what the interfaces send by default, 50 and 100 are their low and max
 _EFFORTS = (75,) * 11 + (50,) * 3 + (100,) * 3 + (25, 10, 10)
 SYSTEMS = (
     "You are a helpful assistant.", "You are brief.", "You are a friendly storyteller.",
-    "Answer the question.", "You are a kind teacher.", "Be short and correct.",
+    "Answer the question.", "You are kind and patient.", "Be short and correct.",
     "You help children to learn.", "You are the voice of a small town.",
 )
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from tools.tiny_checkpoint.document import Document, Talk, Turn, render
-from tools.tiny_checkpoint.effort import draw_effort, draw_system, plan
-from tools.tiny_checkpoint.heldout import Split, is_held_out
-from tools.tiny_checkpoint.town import pick
+from .document import Document, Talk, Turn, render
+from .effort import draw_effort, draw_system, plan
+from .heldout import Split, is_held_out
+from .town import pick
 
 CAPITALS = dict(pair.split(":") for pair in (
     "France:Paris Italy:Rome Spain:Madrid Germany:Berlin England:London Ireland:Dublin "
@@ -105,7 +105,8 @@ def general() -> tuple[Known, ...]:
             f"Which country has the capital {city}?"), f"{city} is the capital of {country}."))
     for word, opposite in OPPOSITES.items():
         facts.append(Known(word, (
-            f"What is the opposite of {word}?", f"Opposite of {word}?", f"Say the opposite of {word}.",
+            f"What is the opposite of {word}?", f"Opposite of {word}?",
+            f"Say the opposite of {word}.",
             f"Tell me the opposite of {word}."), f"The opposite of {word} is {opposite}."))
     for animal, sound in SOUNDS.items():
         facts.append(Known(animal, (
@@ -113,7 +114,8 @@ def general() -> tuple[Known, ...]:
             f"How does a {animal} sound?"), f"The {animal} says {sound}."))
     for noun, color in COLORS_OF.items():
         facts.append(Known(noun, (f"What color is {noun}?", f"Which color has {noun}?",
-                                  f"Tell me the color of {noun}."), f"The color of {noun} is {color}."))
+                                  f"Tell me the color of {noun}."),
+                           f"The color of {noun} is {color}."))
     for amount, answer in AMOUNTS:
         facts.append(Known(amount, (f"How many {amount}?", f"Do you know how many {amount}?"),
                            f"The answer is {answer}."))
@@ -122,8 +124,9 @@ def general() -> tuple[Known, ...]:
             after = circle[(place + 1) % len(circle)]
             facts.append(Known(word, (f"What comes after {word}?", f"Which one follows {word}?",
                                       f"After {word} comes what?"), f"After {word} comes {after}."))
-            facts.append(Known(after, (f"What comes before {after}?", f"Which one is before {after}?",
-                                       ), f"Before {after} comes {word}."))
+            facts.append(Known(after, (f"What comes before {after}?",
+                                       f"Which one is before {after}?"),
+                               f"Before {after} comes {word}."))
     return tuple(facts)
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tools.tiny_checkpoint import arithmetic, calls, facts, reading, recall, records, stories
-from tools.tiny_checkpoint.document import Call, Document, Talk, Turn, render, spell_calls
-from tools.tiny_checkpoint.tokenizer import FOLDER, encode, load as load_tokenizer
-from tools.tiny_checkpoint.tokens import Ids, Mask, build
+from . import arithmetic, calls, facts, reading, recall, records, stories
+from .document import Call, Document, Talk, Turn, render
+from .tokenizer import FOLDER, encode
+from .tokenizer import load as load_tokenizer
+from .tokens import Ids, Mask, build
 
 NAME = "eval_items.jsonl.xz"
 SEED = 20_261_017

@@ -7,11 +7,19 @@ Does not know: what the words mean.
 from collections.abc import Callable
 from random import Random
 
-from tools.tiny_checkpoint.document import Document, Talk, Turn, render
-from tools.tiny_checkpoint.effort import draw_effort, draw_system, plan
-from tools.tiny_checkpoint.heldout import Split, is_held_out
-from tools.tiny_checkpoint.town import (
-    ANIMALS, COLORS, FRUITS, NAMES, NUMBERS, PLACES, RARE_THINGS, THINGS, pick,
+from .document import Document, Talk, Turn, render
+from .effort import draw_effort, draw_system, plan
+from .heldout import Split, is_held_out
+from .town import (
+    ANIMALS,
+    COLORS,
+    FRUITS,
+    NAMES,
+    NUMBERS,
+    PLACES,
+    RARE_THINGS,
+    THINGS,
+    pick,
 )
 
 Task = tuple[str, str, str]
@@ -59,7 +67,8 @@ def _sort(rng: Random) -> Task:
 def _count(rng: Random) -> Task:
     row = _row(rng, 9)
     number = NUMBERS[len(row)]
-    ask = pick(rng, ("How many words are here: {}", "Count: {}", "How many things are in the list: {}"))
+    ask = pick(rng, ("How many words are here: {}", "Count: {}",
+                     "How many things are in the list: {}"))
     walk = ", ".join(f"{word} {n + 1}" for n, word in enumerate(row))
     return ask.format(_join(row)), f"There are {number}.", f"{walk}."
 

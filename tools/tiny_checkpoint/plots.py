@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from tools.tiny_checkpoint.town import FRUITS, NUMBERS, Cast, at, pick, plural
+from .town import ANIMALS, FRUITS, NUMBERS, Cast, at, pick, plural
 
 
 class Fact(NamedTuple):
@@ -69,8 +69,7 @@ def _a(noun: str) -> str:
     return ("an " if noun[0] in "aeio" else "a ") + noun
 
 
-_REAL = frozenset("fox cat dog rabbit bear owl mouse duck frog horse hen goat pig deer squirrel turtle "
-                  "hedgehog crow".split())
+_REAL = frozenset(ANIMALS)
 
 
 def _day(tale: Tale) -> str:
@@ -142,12 +141,14 @@ def share(tale: Tale) -> None:
     many, few = plural(fruit, 2 * half), plural(fruit, half)
     tale.theme = "sharing"
     _own(tale)
-    line = tale.say(f"{_day(tale)}, {hero.he} put {NUMBERS[2 * half]} {many} beside the {thing.noun}.",
+    line = tale.say(f"{_day(tale)}, {hero.he} put {NUMBERS[2 * half]} {many} beside the "
+                    f"{thing.noun}.",
                     f"{_day(tale)}, {hero.name} had {NUMBERS[2 * half]} {many} and {hero.his} "
                     f"{thing.noun} with {hero.him}.")
     tale.ask(f"How many {plural(fruit, 2)} did {hero.name} have at first?",
              f"{hero.name} had {NUMBERS[2 * half]} {many}.", line)
-    line = tale.say(f"{at(place).capitalize()} sat {friend.name} the {friend.kind}, who was hungry.",
+    line = tale.say(f"{at(place).capitalize()} sat {friend.name} the {friend.kind}, "
+                    "who was hungry.",
                     f"{friend.name} the {friend.kind} was sitting {at(place)} and looked hungry.")
     tale.ask("Who was hungry?", f"{friend.name} was hungry.", line)
     tale.ask(f"Where was {friend.name}?", f"{friend.name} was {at(place)}.", line)
@@ -188,7 +189,8 @@ def storm(tale: Tale) -> None:
 def build(tale: Tale) -> None:
     """The two build something and the thing becomes part of it."""
     hero, friend, thing, _, _, place = tale.cast
-    work = pick(tale.rng, ("tree house", "raft", "snow house", "sand castle", "small bridge", "hut"))
+    work = pick(tale.rng, ("tree house", "raft", "snow house", "sand castle",
+                           "small bridge", "hut"))
     tale.theme = f"building a {work}"
     line = tale.say(f"{_day(tale)}, {hero.he} wanted to build a {work} {at(place)}.",
                     f'"I will build a {work} {at(place)}," said {hero.name}.')
@@ -218,12 +220,14 @@ def trade(tale: Tale) -> None:
     line = tale.say(f"{hero.name} had {thing.a}.", f"{hero.He} had {thing.a}.")
     _color(tale, line)
     line = tale.say(f"{_day(tale)}, {hero.he} met {friend.name} the {friend.kind} {at(place)}.",
-                    f"{_day(tale)}, {friend.name} the {friend.kind} came to {hero.him} {at(place)}.")
+                    f"{_day(tale)}, {friend.name} the {friend.kind} came to {hero.him} "
+                    f"{at(place)}.")
     tale.ask(f"Where did {hero.name} and {friend.name} meet?", f"They met {at(place)}.", line)
     tale.say(f"{friend.name} had {other.a}.")
     tale.say('"Shall we trade?" ' + f"asked {hero.name}.",
              f'"I like your {other.noun}," said {hero.name}. "Shall we trade?"',
-             f'"Your {thing.noun} is so nice," said {friend.name}. "Do you want my {other.noun} for it?"')
+             f'"Your {thing.noun} is so nice," said {friend.name}. '
+             f'"Do you want my {other.noun} for it?"')
     line = tale.say(f"So {hero.name} gave {friend.name} the {thing.full} and got the {other.full}.",
                     f"{hero.name} gave the {thing.full} to {friend.name}, and {friend.name} gave "
                     f"{hero.him} the {other.full}.")
@@ -231,7 +235,8 @@ def trade(tale: Tale) -> None:
              f"{hero.name} gave {friend.name} the {thing.full}.", line)
     line = tale.say(f"Now {hero.name} had the {other.full} and {friend.name} had the {thing.full}.")
     tale.ask(f"What did {hero.name} have at the end?", f"{hero.name} had the {other.full}.", line)
-    tale.ask(f"What did {friend.name} have at the end?", f"{friend.name} had the {thing.full}.", line)
+    tale.ask(f"What did {friend.name} have at the end?", f"{friend.name} had the {thing.full}.",
+             line)
     _close(tale, f"{hero.name} liked the {other.noun}, and {friend.name} liked the {thing.noun}.",
            "It was a good trade for both.")
 
@@ -241,7 +246,8 @@ def noise(tale: Tale) -> None:
     hero, friend, thing, _, _, place = tale.cast
     tale.theme = "a noise in the night"
     line = tale.say(f"One night {hero.he} heard a strange noise {at(place)}.",
-                    f"Late at night there was a strange noise {at(place)}, and {hero.name} woke up.")
+                    f"Late at night there was a strange noise {at(place)}, and {hero.name} "
+                    "woke up.")
     tale.ask("Where was the noise?", f"The noise was {at(place)}.", line)
     tale.say(f"{hero.name} was afraid, but {hero.he} went to look.",
              f'"Who is there?" asked {hero.name}.',
@@ -263,7 +269,8 @@ def seed(tale: Tale) -> None:
     hero, friend, thing, _, _, place = tale.cast
     fruit, count = pick(tale.rng, FRUITS[:4]), 2 + int(tale.rng.random() * 11)
     tale.theme = "a seed"
-    line = tale.say(f"{_day(tale)}, {hero.he} found a small seed and put it in the ground {at(place)}.",
+    line = tale.say(f"{_day(tale)}, {hero.he} found a small seed and put it in the ground "
+                    f"{at(place)}.",
                     f"{_day(tale)}, {hero.name} planted a seed {at(place)}.")
     tale.ask(f"Where did {hero.name} plant the seed?", f"{hero.name} planted it {at(place)}.", line)
     line = tale.say(f"{hero.He} laid {thing.a} next to it to mark the spot.",
@@ -300,7 +307,7 @@ def letter(tale: Tale) -> None:
                     f"{hero.name} made {thing.a} as a present.")
     _color(tale, line)
     tale.ask(f"What was the present for {friend.name}?", f"The present was the {thing.full}.", line)
-    tale.say(f"{friend.name} opened the box and saw the {thing.noun}.",
+    tale.say(f"{friend.name} opened it and found the {thing.noun}.",
              f'"The {thing.noun} is for you," said {hero.name}.')
     tale.say(f'"What a beautiful {thing.noun}!" said {friend.name}.',
              f"{friend.name} loved the {thing.full}.")
@@ -395,7 +402,7 @@ def present(tale: Tale) -> None:
                     f'"It costs {NUMBERS[coins]} coins," said the seller.')
     tale.ask(f"How much did the {thing.noun} cost?",
              f"The {thing.noun} cost {NUMBERS[coins]} coins.", line)
-    tale.say(f"{hero.name} worked hard and saved every coin.",
+    tale.say(f"{hero.name} worked hard and saved all the money.",
              f"{hero.name} carried wood and water to earn the money.")
     tale.say(f"Then {hero.he} bought the {thing.full}.",
              f"At last {hero.he} could buy the {thing.noun}.")
@@ -410,7 +417,8 @@ def lend(tale: Tale) -> None:
     hero, friend, thing, _, _, place = tale.cast
     tale.theme = "helping a friend"
     _own(tale)
-    line = tale.say(f"{_day(tale)}, {friend.name} the {friend.kind} came to {hero.him} {at(place)}.",
+    line = tale.say(f"{_day(tale)}, {friend.name} the {friend.kind} came to {hero.him} "
+                    f"{at(place)}.",
                     f"{_day(tale)}, {hero.he} met {friend.name} the {friend.kind} {at(place)}.")
     tale.ask(f"Where did {hero.name} and {friend.name} meet?", f"They met {at(place)}.", line)
     line = tale.say(f'"May I borrow your {thing.noun}?" asked {friend.name}.',
@@ -431,7 +439,8 @@ def lend(tale: Tale) -> None:
 
 
 PLOTS: tuple[Callable[[Tale], None], ...] = (
-    lost, share, storm, build, trade, trade, noise, seed, letter, race, broken, found, present, lend)
+    lost, share, storm, build, trade, trade, noise, seed, letter, race, broken, found, present,
+    lend)
 
 
 def tell(rng: Random, cast: Cast) -> Tale:

@@ -6,12 +6,12 @@ Does not know: how a plot runs.
 
 from random import Random
 
-from tools.tiny_checkpoint.document import Document, Talk, Turn, render
-from tools.tiny_checkpoint.effort import draw_effort, draw_system
-from tools.tiny_checkpoint.heldout import Split
-from tools.tiny_checkpoint.plots import tell
-from tools.tiny_checkpoint.stories import evidence
-from tools.tiny_checkpoint.town import draw_cast, pick
+from .document import Document, Talk, Turn, render
+from .effort import draw_effort, draw_system
+from .heldout import Split
+from .plots import tell
+from .stories import evidence
+from .town import draw_cast, pick
 
 _FRAMES = (
     "{story}\n\n{question}", "{story}\n\n{question}", "{story} {question}",

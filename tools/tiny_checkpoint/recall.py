@@ -7,11 +7,11 @@ Does not know: token ids (lengths are estimated).
 from random import Random
 from typing import NamedTuple
 
-from tools.tiny_checkpoint.document import Document, Talk, Turn, render
-from tools.tiny_checkpoint.effort import draw_effort, draw_system, plan
-from tools.tiny_checkpoint.heldout import Split, is_code_held_out
-from tools.tiny_checkpoint.plots import tell
-from tools.tiny_checkpoint.town import COLORS, NAMES, PLACES, THINGS, draw_cast, pick
+from .document import Document, Talk, Turn, render
+from .effort import draw_effort, draw_system, plan
+from .heldout import Split, is_code_held_out
+from .plots import tell
+from .town import COLORS, NAMES, PLACES, THINGS, draw_cast, pick
 
 # letters per token of the sentences, and tokens of a code line, with the shipped vocabulary
 LETTERS_PER_TOKEN = 4.08

@@ -9,11 +9,21 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, NamedTuple
 
-from tools.tiny_checkpoint.document import Document, Talk, Turn, render
-from tools.tiny_checkpoint.effort import draw_effort, draw_system, plan
-from tools.tiny_checkpoint.heldout import Split, is_held_out
-from tools.tiny_checkpoint.town import (
-    ANIMALS, COLORS, FRUITS, PLACES, Thing, article, at, draw_name, draw_thing, pick, plural,
+from .document import Document, Talk, Turn, render
+from .effort import draw_effort, draw_system, plan
+from .heldout import Split, is_held_out
+from .town import (
+    ANIMALS,
+    COLORS,
+    FRUITS,
+    PLACES,
+    Thing,
+    article,
+    at,
+    draw_name,
+    draw_thing,
+    pick,
+    plural,
 )
 
 
@@ -90,11 +100,12 @@ def draw_record(rng: Random, split: Split) -> Record:
 
 
 def _walk(fields: dict[str, Any]) -> str:
-    return " ".join(f"The {key} is {' and '.join(value) if isinstance(value, list) else _word(value)}."
-                    for key, value in fields.items())
+    return " ".join(f"The {key} is {_word(value)}." for key, value in fields.items())
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return " and ".join(value)
     return str(value) if isinstance(value, str) else json.dumps(value)
 
 

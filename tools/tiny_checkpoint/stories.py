@@ -7,11 +7,11 @@ Does not know: how a plot runs.
 from random import Random
 from typing import NamedTuple
 
-from tools.tiny_checkpoint.document import Document, Talk, Turn, prose, render
-from tools.tiny_checkpoint.effort import draw_effort, draw_system, plan
-from tools.tiny_checkpoint.heldout import Split
-from tools.tiny_checkpoint.plots import Tale, tell
-from tools.tiny_checkpoint.town import article, at, draw_cast, pick
+from .document import Document, Talk, Turn, prose, render
+from .effort import draw_effort, draw_system, plan
+from .heldout import Split
+from .plots import Tale, tell
+from .town import Cast, article, at, draw_cast, is_on_side, pick
 
 
 class Request(NamedTuple):
@@ -97,12 +97,47 @@ def think(tale: Tale, effort: int | None) -> str:
     return plan(effort, brief, usual + other_thing, thorough)
 
 
+_CONTINUE = ("Continue this story: {}", "Continue: {}", "{}", "Go on with this story. {}",
+             "How does this story go on? {}")
+
+
+def _opening(rng: Random, tale: Tale) -> Request:
+    """The first sentences as the request; what is left of the tale is the answer."""
+    count = 1 + int(rng.random() * 3)
+    told, tale.lines = tale.lines[:count], tale.lines[count:]
+    return Request(pick(rng, _CONTINUE).format(" ".join(told)), (tale.cast.thing.noun,))
+
+
+def _typed(rng: Random, text: str) -> str:
+    """As people type: at times without the last mark or the capital letter."""
+    chance = rng.random()
+    if chance < 0.08 and not text.startswith("I "):
+        text = text[0].lower() + text[1:]
+    return text[:-1] if 0.04 < chance < 0.12 and text[-1] in ".?" else text
+
+
+def _cast(rng: Random, split: Split) -> Cast:
+    """Anybody; one time in a hundred the fox and the lantern of the project's first example."""
+    cast = draw_cast(rng, split)
+    if split == "train" and rng.random() < 0.01:
+        hero, thing = cast.hero._replace(kind="fox"), cast.thing._replace(noun="lantern")
+        if (cast.friend.kind != "fox" and cast.other.noun != "lantern"
+                and is_on_side(split, hero, cast.friend, thing, cast.other)):
+            return cast._replace(hero=hero, thing=thing)
+    return cast
+
+
 def write(rng: Random, split: Split) -> Document:
     """A story on request; nearly half of them are followed by questions about it."""
-    tale = tell(rng, draw_cast(rng, split))
-    asked = request(rng, tale)
+    tale = tell(rng, _cast(rng, split))
     effort = draw_effort(rng, 0.35)
-    turns = [Turn(asked.text, tale.text, think(tale, effort))]
+    thought = think(tale, effort)
+    if split == "train" and rng.random() < 0.05:
+        asked = _opening(rng, tale)
+        return render("story", Talk([Turn(asked.text, tale.text, thought)], effort), "contains",
+                      asked.mentions)
+    asked = request(rng, tale)
+    turns = [Turn(_typed(rng, asked.text), tale.text, thought)]
     if split == "train" and rng.random() < (0.45 if effort is None else 0.1):
         facts = rng.sample(tale.facts, 1 + (rng.random() < 0.5))
         turns += [Turn(fact.question, fact.answer, evidence(fact.evidence, fact.answer, effort))

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tools.tiny_checkpoint.corpus import mixture
-from tools.tiny_checkpoint.document import BEGIN, END, Document
+from .corpus import mixture
+from .document import BEGIN, END, Document
 
 FOLDER = Path(__file__).resolve().parents[2] / "checkpoints" / "tiny"
 VOCABULARY = 2048

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.tiny_checkpoint.corpus import WEIGHTS, mixture
-from tools.tiny_checkpoint.document import Document
-from tools.tiny_checkpoint.heldout import Split
-from tools.tiny_checkpoint.tokenizer import Encoder, load
+from .corpus import WEIGHTS, mixture
+from .document import Document
+from .heldout import Split
+from .tokenizer import Encoder, load
 
 Ids = NDArray[np.uint16]
 Mask = NDArray[np.uint8]

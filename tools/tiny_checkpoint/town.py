@@ -7,19 +7,19 @@ Does not know: what happens to the cast.
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from tools.tiny_checkpoint.heldout import Split, is_pair_held_out
+from .heldout import Split, is_pair_held_out
 
 T = TypeVar("T")
 
-GIRLS = ("Mia Anna Lily Rosa Nora Emma Lucy Ruby Ella Clara Maya Zoe Ivy Tara Sara Nina June Alma "
-         "Vera Hana Lena Dora").split()
-BOYS = ("Tom Ben Max Leo Sam Finn Hugo Otto Gus Paul Noah Adam Felix Amir Oscar Theo Jack Luke Omar "
-        "Emil Ravi Kai").split()
+GIRLS = ("Mia Anna Lily Rosa Nora Emma Lucy Ruby Ella Clara Maya Zoe Ivy Tara Sara Nina June "
+         "Alma Vera Hana Lena Dora").split()
+BOYS = ("Tom Ben Max Leo Sam Finn Hugo Otto Gus Paul Noah Adam Felix Amir Oscar Theo Jack Luke "
+        "Omar Emil Ravi Kai").split()
 NAMES = GIRLS + BOYS
 ANIMALS = ("fox cat dog rabbit bear owl mouse duck frog horse hen goat pig deer squirrel turtle "
            "hedgehog crow").split()
-THINGS = ("lantern kite drum hat boat ball bell key cup basket mirror whistle feather button book map "
-          "ring scarf ladder spoon flute box coin wagon").split()
+THINGS = ("lantern kite drum hat boat ball bell key cup basket mirror whistle feather button "
+          "book map ring scarf ladder spoon flute box coin wagon").split()
 COLORS = "red blue green yellow white black brown golden silver pink orange purple".split()
 PLACES = {
     "harbor": "at", "forest": "in", "river": "by", "mill": "at", "market": "at", "garden": "in",
@@ -29,37 +29,36 @@ PLACES = {
 }
 TRAITS = ("brave kind clever cheerful quiet careful curious friendly patient shy gentle proud "
           "sleepy little young").split()
-FRUITS = ("apple plum pear cherry nut carrot cookie berry").split()
+FRUITS = "apple plum pear cherry nut carrot cookie berry".split()
 PLURALS = {"cherry": "cherries", "berry": "berries"}
-NUMBERS = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-           "fifteen sixteen seventeen eighteen nineteen twenty").split()
+NUMBERS = ("zero one two three four five six seven eight nine ten eleven twelve thirteen "
+           "fourteen fifteen sixteen seventeen eighteen nineteen twenty").split()
 
 # words beyond the town: a prompt with a new noun must be followed too (section 1.2, c)
-RARE_GIRLS = ("Alice Beatrice Charlotte Diana Eleanor Fiona Grace Hannah Isabel Julia Katherine Laura "
-              "Margaret Natalie Olivia Penelope Rachel Sophia Victoria Wendy Yara Amelia Carmen "
-              "Daisy Edith Flora Greta Helen Irene Jasmine Kim Linda Molly Nadia Opal Priya Queenie "
-              "Rita Stella Tess Uma Violet Willa Xenia Yuki Zara").split()
-RARE_BOYS = ("Alexander Benjamin Charles Daniel Edward Frederick George Henry Isaac Jacob Kevin Liam "
-             "Michael Nathan Oliver Peter Quentin Robert Samuel Thomas Victor William Xavier Yusuf "
-             "Zachary Arthur Bruno Carlos David Ethan Frank Gavin Harold Ian John Karl Lars Martin "
-             "Nils Owen Pedro Ralph Simon Tariq Ulrich Walter").split()
-RARE_KINDS = ("dragon robot lion tiger elephant giraffe monkey penguin whale dolphin wolf mole badger "
-              "beaver otter eagle sparrow swan goose sheep cow donkey camel zebra kangaroo koala "
-              "panda lizard snail bee ant butterfly spider crab octopus seal parrot pigeon stork "
-              "unicorn giant king queen knight wizard pirate sailor farmer baker painter teacher "
-              "ghost snowman fairy princess prince gardener astronaut dinosaur hamster lamb pony "
-              "kitten puppy raven").split()
-RARE_THINGS = ("umbrella guitar piano violin trumpet clock watch lamp candle pillow blanket coat shoe "
-               "boot glove belt bag bottle jar plate bowl pot pan knife fork broom brush comb towel "
-               "soap rope chain hammer saw nail shovel rake bucket barrel wheel cart train car "
-               "bicycle balloon rocket telescope camera radio phone computer pencil pen letter stamp "
-               "picture statue puppet doll robot puzzle marble stone shell pearl crown sword shield "
-               "flag tent chair table bench door window fence gate pumpkin melon banana cake pie "
-               "sandwich honey cheese egg flower rose tulip leaf acorn star cloud diamond necklace "
-               "sock apron compass anchor net sled swing trophy medal magnet jacket carpet vase "
-               "harp banjo tambourine").split()
-_SYLLABLES = ("ba bo da do fi ga ka ki la le lo ma mi mo na ni no pa ra ri ro sa ta ti to va vi za "
-              "zu el in or an us").split()
+RARE_GIRLS = ("Alice Beatrice Charlotte Diana Eleanor Fiona Grace Hannah Isabel Julia Katherine "
+              "Laura Margaret Natalie Olivia Penelope Rachel Sophia Victoria Wendy Yara Amelia "
+              "Carmen Daisy Edith Flora Greta Helen Irene Jasmine Kim Linda Molly Nadia Opal "
+              "Priya Queenie Rita Stella Tess Uma Violet Willa Xenia Yuki Zara").split()
+RARE_BOYS = ("Alexander Benjamin Charles Daniel Edward Frederick George Henry Isaac Jacob Kevin "
+             "Liam Michael Nathan Oliver Peter Quentin Robert Samuel Thomas Victor William "
+             "Xavier Yusuf Zachary Arthur Bruno Carlos David Ethan Frank Gavin Harold Ian John "
+             "Karl Lars Martin Nils Owen Pedro Ralph Simon Tariq Ulrich Walter").split()
+RARE_KINDS = ("dragon robot lion tiger elephant giraffe monkey penguin whale dolphin wolf mole "
+              "badger beaver otter eagle sparrow swan goose sheep cow donkey camel zebra "
+              "kangaroo koala panda lizard snail bee ant butterfly spider crab octopus seal "
+              "parrot pigeon stork unicorn giant king queen knight wizard pirate sailor farmer "
+              "baker painter teacher ghost snowman fairy princess prince gardener astronaut "
+              "dinosaur hamster lamb pony kitten puppy raven").split()
+RARE_THINGS = ("umbrella guitar piano violin trumpet clock watch lamp candle pillow blanket "
+               "shoe boot glove belt bag bottle jar plate bowl pot pan knife fork broom brush "
+               "comb towel soap rope chain hammer shovel rake bucket barrel wheel cart train "
+               "car bicycle balloon rocket telescope camera radio phone computer pencil pen "
+               "stamp statue puppet doll robot puzzle marble shell pearl crown sword shield "
+               "flag tent chair table window fence gate pumpkin melon banana pie sandwich egg "
+               "flower rose tulip acorn cloud diamond necklace sock apron compass anchor net "
+               "sled swing trophy medal magnet jacket carpet vase harp banjo tambourine").split()
+_SYLLABLES = ("ba bo da do fi ga ka ki la le lo ma mi mo na ni no pa ra ri ro sa ta ti to va vi "
+              "za zu el in or an us").split()
 
 RARE_SHARE = 0.12
 

@@ -1,0 +1,34 @@
+"""DeepInfer: DeepSeek-V4.1 inference whose hardware support is made of plugins.
+
+In: nothing. Out: the public names, loaded when they are first used.
+Does not know: torch, until a name that needs it is asked for (plugins import this package too).
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deepinfer.errors import DeepInferError as DeepInferError
+    from deepinfer.output import Output as Output
+    from deepinfer.run import LLM as LLM
+    from deepinfer.run import run as run
+    from deepinfer.sample.params import SamplingParams as SamplingParams
+
+__version__ = "0.2.0"
+
+_HOMES = {
+    "LLM": "deepinfer.run",
+    "run": "deepinfer.run",
+    "Output": "deepinfer.output",
+    "SamplingParams": "deepinfer.sample.params",
+    "DeepInferError": "deepinfer.errors",
+}
+__all__ = ["LLM", "DeepInferError", "Output", "SamplingParams", "__version__", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"deepinfer has no public name {name!r}; it has {', '.join(_HOMES)}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value  # the function `run` stays in front of the module of that name
+    return value
