@@ -40,8 +40,8 @@ class Opened:
     planned: Planned
 
 
-def plan_model(model: str | Path, settings: Settings) -> Opened:
-    """Everything up to the plan; reads config.json and nothing else."""
+def plan_model(model: str | Path, settings: Settings, drafts: bool = False) -> Opened:
+    """Everything up to the plan; reads config.json and nothing else. `drafts` adds the draft stages."""
     folder = find_model(
         model,
         hf_model_dir=settings.hf_model_dir,
@@ -55,7 +55,7 @@ def plan_model(model: str | Path, settings: Settings) -> Opened:
     length = settings.max_model_len or limit
     while True:
         try:
-            return _planned(str(model), folder, shape, settings, length)
+            return _planned(str(model), folder, shape, settings, length, drafts)
         except MemoryShort:
             # the model's own limit is only a wish; what the caller asked for is not changed
             if settings.max_model_len is not None or length <= 2 * shape.sliding_window:
@@ -63,7 +63,9 @@ def plan_model(model: str | Path, settings: Settings) -> Opened:
             length //= 2
 
 
-def _planned(name: str, folder: Path, shape: Shape, settings: Settings, length: int) -> Opened:
+def _planned(
+    name: str, folder: Path, shape: Shape, settings: Settings, length: int, drafts: bool
+) -> Opened:
     step_tokens = min(settings.max_num_batched_tokens or STEP_TOKENS, length)
     wish = Wish(
         name=name if name == EMBEDDED else folder.name,
@@ -74,6 +76,8 @@ def _planned(name: str, folder: Path, shape: Shape, settings: Settings, length: 
         modes=settings.modes(),
         ops=settings.ops,
         allow_unverified=settings.allow_unverified,
+        drafts=drafts,
+        utilization=settings.gpu_memory_utilization,
     )
     planned = start.plan(shape, wish)
     return Opened(name, folder, shape, settings, length, step_tokens, planned)

@@ -6,7 +6,7 @@ Does not know: kernels, caches, how a step is made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -113,13 +113,19 @@ class LLM:
 
         Takes what `generate` takes or, with as_chat=True, what `chat` takes.
         """
+        return iter(self.start(prompts, sampling, as_chat=as_chat, **options))
+
+    def start(
+        self, prompts: Any, sampling: Sampling = None, *, as_chat: bool = False, **options: Any
+    ) -> Serving:
+        """As `stream`, and the iterator also knows the whole outputs when it has ended."""
         if as_chat:
             one = bool(prompts) and isinstance(prompts[0], Mapping)
             made = self._chat_requests([prompts] if one else list(prompts), sampling, options)
         else:
             made = self._raw_requests(_listed(prompts), sampling)
         _raise_faults(made)
-        return self._serve([request for request in made if isinstance(request, Request)])
+        return Serving(self, [request for request in made if isinstance(request, Request)])
 
     def close(self) -> None:
         """Lets go of weights and caches."""
@@ -212,7 +218,7 @@ class LLM:
             prompt=ids,
             params=replace_max(wanted, min(wanted.max_tokens, room)).seeded(),
             stop_ids=(self.tokenizer.eos_id,),
-            words=words if params.detokenize else None,
+            words=words if params.detokenize and self.settings.decode_sequence else None,
             limit=self.max_model_len,
             bad_words=bad_words,
         )
@@ -222,8 +228,7 @@ class LLM:
             raise UsageError(f'errors = {errors!r}: must be "raise" or "return"')
         if errors == "raise":
             _raise_faults(made)
-        requests = [request for request in made if isinstance(request, Request)]
-        for _ in self._serve(requests):
+        for _ in self._serve([one for one in made if isinstance(one, Request)]):
             pass
         outputs = [
             self.output(one) if isinstance(one, Request) else refused(index, one, self.plan_id)
@@ -249,7 +254,7 @@ class LLM:
             output, reasoning=message.reasoning_content, tool_calls=calls, usage=usage
         )
 
-    def _serve(self, requests: list[Request]) -> Iterator[Delta]:
+    def _serve(self, requests: list[Request]) -> Generator[Delta, None, None]:
         """Runs to the end; whatever stops it earlier gives every slot and block back."""
         if self._loop is None:
             raise Closed("this LLM is closed; make a new one")
@@ -261,6 +266,26 @@ class LLM:
         finally:
             for request in requests:
                 loop.abort(request)
+
+
+class Serving:
+    """Running requests: iterate for the deltas; `outputs` are complete at the end or after close."""
+
+    def __init__(self, llm: LLM, requests: list[Request]) -> None:
+        self._llm, self._requests = llm, requests
+        self._deltas = llm._serve(requests)
+
+    def __iter__(self) -> Iterator[Delta]:
+        return self._deltas
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        self._deltas.close()
+
+    @property
+    def outputs(self) -> list[Output]:
+        """What there is of every answer."""
+        return [self._llm.output(request) for request in self._requests]
 
 
 def run(

@@ -80,8 +80,8 @@ class Settings:
     rounding: str = row(
         "official", choice("official", "none"), "round as the release does, or nowhere"
     )
-    index_scores: str = row(
-        "float32", choice("float32", "bfloat16"), "precision of the index scores"
+    selection: str = row(
+        "exact", choice("exact", "release"), "index scores and ties as specified, or as released"
     )
     max_model_len: int | None = row(
         None, optional(whole(1)), "longest prompt plus output; none: what model and memory allow"
@@ -120,7 +120,7 @@ class Settings:
     async_scheduling: bool = row(
         False, SWITCH, "plan a step while one runs", later="asynchronous scheduling"
     )
-    mixed: bool = row(False, SWITCH, "prefill and decode in one step", later=_MIXED)
+    mixed: bool = row(True, SWITCH, "prefill and decode in one step", later=_MIXED)
     prefill_attempt_interval: int = row(
         70, whole(1), "decode steps between prefill votes", later=_MIXED
     )
@@ -202,7 +202,7 @@ class Settings:
 
     def modes(self) -> dict[str, str]:
         """The numerics that a plan is asked for."""
-        return {name: self[name] for name in ("accumulate", "rounding", "index_scores")}
+        return {name: self[name] for name in ("accumulate", "rounding", "selection")}
 
     @property
     def backtracking(self) -> int:

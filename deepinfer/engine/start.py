@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ class Wish:
     """What the caller decides before anything is loaded.
 
     slots sequences run at a time and share room for `tokens` tokens; a step has at most
-    `step_tokens` rows. modes reach every kernel (accumulate, rounding, batch_invariant ...).
+    `step_tokens` rows. `utilization` is the part of the memory that may be used. modes reach every kernel (accumulate, rounding, batch_invariant ...).
     """
 
     name: str
@@ -57,6 +57,7 @@ class Wish:
     ops: Mapping[str, str] = field(default_factory=dict)
     allow_unverified: bool = False
     drafts: bool = False
+    utilization: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,9 @@ def plan(shape: Shape, wish: Wish) -> Planned:
         "weights": needed_bytes(shape, draft=wish.drafts),
         "kv": sum(_nbytes(size) for size in sizes.values()),
     }
-    lines = fit(memory.budget(), needs)
+    budget = memory.budget()
+    kept_free = int(budget.total * (1 - wish.utilization))
+    lines = fit(replace(budget, free=max(budget.free - kept_free, 0)), needs)
     chosen = chosen.with_memory(lines)
     return Planned(shape, geometry, platform, declared, chosen, memory, needs, wish.drafts)
 

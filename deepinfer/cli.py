@@ -1,0 +1,298 @@
+"""The command line: every command is a few lines over the same functions that Python callers use.
+
+In: words of a shell. Out: answers on stdout, progress and errors on stderr, an exit code
+(0 good, 1 a check or comparison failed, 2 cannot run as asked, 130 interrupted).
+Does not know: how anything is computed; heavy imports happen inside the commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from deepinfer.errors import CheckFailed, DeepInferError, UsageError
+
+app = typer.Typer(
+    help="DeepSeek-V4.1 inference whose hardware support is made of plugins.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Model = Annotated[str, typer.Option("--model", "-m", help="tiny, a folder, or a Hugging Face id")]
+Platform = Annotated[str, typer.Option("--platform", "-p", help='"a+b" is a over b, or auto')]
+Sets = Annotated[
+    list[str], typer.Option("--set", metavar="KEY=VALUE", help="a setting by its name; repeatable")
+]
+Config = Annotated[Path | None, typer.Option("--config", help="a deepinfer.toml")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON document and nothing else")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary")]
+Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
+Temperature = Annotated[float, typer.Option("--temperature", help="0 is greedy")]
+MaxTokens = Annotated[int | None, typer.Option("--max-tokens", help="longest answer")]
+Think = Annotated[str, typer.Option("--think", help="off, on, or an effort from 1 to 100")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point of the `deepinfer` script."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    try:
+        command = typer.main.get_command(app)
+        code = command.main(args=words, prog_name="deepinfer", standalone_mode=False)
+    except typer.exceptions.TyperException as error:  # wrong option, missing argument
+        code = _say(getattr(error, "format_message", lambda: str(error))(), 2, debug)
+    except typer.exceptions.Abort:
+        code = 130
+    except DeepInferError as error:
+        code = _say(str(error), error.exit_code, debug)
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        # the reader has seen enough; a second failure at interpreter exit must not show
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except MemoryError:
+        code = _say("the machine's memory is used up; use a smaller model or context", 2, debug)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(message: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"deepinfer: {message}", file=sys.stderr)
+    return code
+
+
+def _settings(platform: str, sets: Sequence[str], config: Path | None) -> dict[str, Any]:
+    """Keywords for `LLM` and `Settings.load`."""
+    from deepinfer.settings import assignments
+
+    return {"platform": platform, "config": config, **assignments(sets)}
+
+
+def _load_settings(platform: str, sets: Sequence[str], config: Path | None) -> Any:
+    from deepinfer.settings import Settings
+
+    given = _settings(platform, sets, config)
+    return Settings.load({k: v for k, v in given.items() if k != "config"}, file=config)
+
+
+def _thinking(word: str) -> dict[str, Any]:
+    if word in ("off", "on"):
+        return {"thinking": word == "on"}
+    if word.isdecimal() and 1 <= int(word) <= 100:
+        return {"thinking": True, "effort": int(word)}
+    raise UsageError(f"--think {word}: must be off, on, or an effort from 1 to 100")
+
+
+@app.command()
+def run(
+    prompts: Annotated[list[str] | None, typer.Argument(help="prompts; - reads stdin")] = None,
+    file: Annotated[Path | None, typer.Option(help="a file with one prompt a line")] = None,
+    model: Model = "tiny",
+    platform: Platform = "auto",
+    raw: Annotated[bool, typer.Option("--raw", help="continue the text, no chat")] = False,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 1.0,
+    top_k: Annotated[int, typer.Option(help="-1 is off")] = -1,
+    top_p: Annotated[float, typer.Option()] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="the same seed gives the same text")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="stop string; repeatable")] = None,
+    think: Think = "off",
+    system: Annotated[str | None, typer.Option(help="a system message")] = None,
+    sets: Sets = [],  # noqa: B006  typer copies it
+    config: Config = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Answer prompts; one prompt is streamed as it comes."""
+    from deepinfer.sample.params import SamplingParams
+    from deepinfer.terminal import answer_all, read_prompts, stream_one
+
+    given = _settings(platform, sets, config)
+    texts = read_prompts(prompts or [], file)
+    params = SamplingParams(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        seed=seed,
+        stop=stop or [],
+    )
+    options = {} if raw else _thinking(think)
+    from deepinfer.run import LLM
+
+    with LLM(model, quiet=quiet or as_json, **given) as llm:
+        if len(texts) == 1 and not as_json:
+            stream_one(llm, texts[0], params, raw, system, options, quiet)
+        else:
+            answer_all(llm, texts, params, raw, system, options, as_json, quiet)
+
+
+@app.command()
+def chat(
+    model: Model = "tiny",
+    platform: Platform = "auto",
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = 1.0,
+    think: Think = "off",
+    system: Annotated[str | None, typer.Option(help="a system message")] = None,
+    sets: Sets = [],  # noqa: B006  typer copies it
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Talk with the model; /help lists the commands."""
+    from deepinfer.run import LLM
+    from deepinfer.sample.params import SamplingParams
+    from deepinfer.terminal import Conversation
+
+    params = SamplingParams(temperature=temperature, max_tokens=max_tokens)
+    options = _thinking(think)
+    with LLM(model, **_settings(platform, sets, config)) as llm:
+        Conversation(llm, params, options, system).talk()
+
+
+@app.command()
+def plan(
+    model: Model = "tiny",
+    platform: Platform = "auto",
+    diff: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="A B", help="two platform strings or plan files; 1 if they differ"),
+    ] = None,
+    sets: Sets = [],  # noqa: B006  typer copies it
+    config: Config = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show which kernel serves which operator, and why the others do not; nothing is loaded."""
+    from deepinfer.plugin.plan import Plan
+    from deepinfer.plugin.plan import diff as differences
+
+    def planned(word: str) -> Plan:
+        if Path(word).is_file():
+            return Plan.from_json(Path(word).read_text())
+        from deepinfer.open import plan_model
+
+        return plan_model(model, _load_settings(word, sets, config)).planned.plan
+
+    if diff is None:
+        chosen = planned(platform)
+        print(chosen.to_json() if as_json else chosen)
+        return
+    lines = differences(planned(diff[0]), planned(diff[1]))
+    print(json.dumps(lines, indent=2) if as_json else "\n".join(lines or ["the plans are equal"]))
+    if lines:
+        raise CheckFailed(f"{len(lines)} differences between {diff[0]} and {diff[1]}")
+
+
+@app.command()
+def explain(
+    op: Annotated[str, typer.Argument(help="an operator, such as attention.sparse_decode")],
+    model: Model = "tiny",
+    platform: Platform = "auto",
+    sets: Sets = [],  # noqa: B006  typer copies it
+    config: Config = None,
+    debug: Debug = False,
+) -> None:
+    """Show one operator: its contract, who serves it, who was passed over and why."""
+    from deepinfer.open import plan_model
+    from deepinfer.ops.catalogue import CATALOGUE
+
+    settings = _load_settings(platform, sets, config)
+    chosen = plan_model(model, settings).planned.plan
+    text = chosen.explain(op)
+    print(f"{CATALOGUE[op].signature}\n{CATALOGUE[op].doc}\n\n{text}")
+
+
+@app.command()
+def doctor(
+    sets: Sets = [],  # noqa: B006  typer copies it
+    config: Config = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Look at the installation: platforms, devices, packages, settings. Needs no model."""
+    from deepinfer.plugin import Finding
+    from deepinfer.plugin.doctor import examine
+
+    settings = _load_settings("auto", sets, config)
+    said = [
+        Finding("ok", name, f"{value}, from {origin}") for name, value, origin in settings.said()
+    ]
+    report = examine(said)
+    print(report.to_json() if as_json else report)
+    raise typer.Exit(report.exit_code)
+
+
+@app.command()
+def check(
+    model: Annotated[str, typer.Argument(help="a folder, tiny, or a Hugging Face id")],
+    values: Annotated[bool, typer.Option("--values", help="read every value too")] = False,
+    sets: Sets = [],  # noqa: B006  typer copies it
+    config: Config = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Check a checkpoint's files, names, shapes and sizes; 1 if anything is wrong."""
+    from deepinfer.model.locate import find_model
+    from deepinfer.model.shards import check as check_files
+
+    settings = _load_settings("auto", sets, config)
+    folder = find_model(model, hf_model_dir=settings.hf_model_dir, revision=settings.revision)
+    report = check_files(folder, verify_values=values)
+    if as_json:
+        findings = [str(finding) for finding in report.findings]
+        print(json.dumps({"folder": str(folder), "ok": report.ok, "findings": findings}, indent=2))
+        raise typer.Exit(0 if report.ok else 1)
+    report.raise_if_bad()
+    print(report)
+
+
+@app.command()
+def golden(
+    folder: Annotated[Path, typer.Argument(help="a folder laid out like tests/golden/tiny_a")],
+    platform: Platform = "reference",
+    accumulate: Annotated[str, typer.Option(help="float32 or float64 for variant f")] = "float64",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compare a platform with recorded results of the official reference; 1 beyond tolerance."""
+    from deepinfer.testing.golden import compare
+
+    _load_settings(platform, [f"accumulate={accumulate}"], None)
+    report = compare(folder, platform, accumulate)
+    print(report.to_json() if as_json else report)
+    raise typer.Exit(0 if report.is_good else 1)
+
+
+@app.command(name="eval")
+def evaluate(
+    model: Annotated[str, typer.Argument(help="tiny, or a folder with an evaluation set")] = "tiny",
+    platform: Platform = "reference",
+    task: Annotated[list[str] | None, typer.Option(help="only this task; repeatable")] = None,
+    limit: Annotated[int | None, typer.Option(help="items per task")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="a few items of the short tasks")] = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Repeat the recorded evaluation with the engine; 1 if a task falls below its gate."""
+    from deepinfer.testing.evaluate import evaluate as run_tasks
+
+    settings = _load_settings(platform, [], None)
+    report = run_tasks(model, settings.platform, task or [], limit, quick)
+    print(report.to_json() if as_json else report)
+    raise typer.Exit(0 if report.is_good else 1)
+
+
+if __name__ == "__main__":
+    main()
