@@ -49,9 +49,7 @@ def plan_model(model: str | Path, settings: Settings, drafts: bool = False) -> O
     )
     shape = Shape.load(folder)
     limit = shape.max_position_embeddings
-    settings.check_model(
-        window=shape.sliding_window, block=shape.dspark_block_size, limit=limit
-    )
+    settings.check_model(window=shape.sliding_window, block=shape.dspark_block_size, limit=limit)
     length = settings.max_model_len or limit
     while True:
         try:

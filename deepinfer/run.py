@@ -142,9 +142,7 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _raw_requests(
-        self, prompts: list[Any], sampling: Sampling
-    ) -> list[Request | RequestError]:
+    def _raw_requests(self, prompts: list[Any], sampling: Sampling) -> list[Request | RequestError]:
         made: list[Request | RequestError] = []
         for index, (prompt, params) in enumerate(_paired(prompts, sampling)):
             try:
@@ -250,9 +248,7 @@ class LLM:
             {"id": call.id, "name": call.name, "arguments": call.arguments}
             for call in message.tool_calls
         ]
-        return replace(
-            output, reasoning=message.reasoning_content, tool_calls=calls, usage=usage
-        )
+        return replace(output, reasoning=message.reasoning_content, tool_calls=calls, usage=usage)
 
     def _serve(self, requests: list[Request]) -> Generator[Delta, None, None]:
         """Runs to the end; whatever stops it earlier gives every slot and block back."""

@@ -6,7 +6,6 @@ Does not know: where a checkpoint comes from, what a request is.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -172,16 +171,14 @@ def _cache_shapes(
 
 def _nbytes(size: _Size) -> int:
     rows, record = size
-    raw = rows * record.width * getattr(torch, record.dtype).itemsize
+    raw: int = rows * record.width * getattr(torch, record.dtype).itemsize
     return -(-raw // 256) * 256  # every cache starts aligned
 
 
 def _caches(planned: Planned) -> Caches:
     """One arena for all caches; each is a view with a fixed address."""
     shape, memory = planned.shape, planned.memory
-    sizes = _cache_shapes(
-        shape, planned.geometry, planned.declared, planned.plan, planned.drafts
-    )
+    sizes = _cache_shapes(shape, planned.geometry, planned.declared, planned.plan, planned.drafts)
     memory.arena("kv", sum(_nbytes(size) for size in sizes.values()))
     views: dict[str, dict[int, Any]] = {"window": {}, "entry": {}, "index": {}, "open": {}}
     offset = 0
@@ -193,7 +190,3 @@ def _caches(planned: Planned) -> Caches:
     window = tuple(views["window"][layer] for layer in sorted(views["window"]))
     return Caches(window, views["entry"], views["index"], views["open"])
 
-
-def room(planned: Planned) -> int:
-    """Tokens that fit the caches."""
-    return math.prod((planned.geometry.blocks - 1, planned.geometry.block_tokens))

@@ -60,7 +60,10 @@ class Tray:
         nothing is written to the rings.
         """
         size, w, ring = self.shape.dspark_block_size, self.shape.sliding_window, self.geometry.ring
-        ids, positions, earlier, spans = [], [], [], []
+        ids: list[Ints] = []
+        positions: list[Ints] = []
+        earlier: list[Ints] = []
+        spans: list[tuple[int, int]] = []
         for entry in entries:
             s = entry.sequence
             ids.append(numpy.array([s.tokens[entry.first], *[noise] * (size - 1)]))
@@ -71,9 +74,9 @@ class Tray:
         context = sum(map(len, earlier))
         index = numpy.full((len(entries) * size, w + size), -1, dtype=numpy.int64)
         for place, (start, length) in enumerate(spans):
-            rows = slice(place * size, (place + 1) * size)
-            index[rows, :length] = start + numpy.arange(length)
-            index[rows, length : length + size] = context + place * size + numpy.arange(size)
+            own = slice(place * size, (place + 1) * size)
+            index[own, :length] = start + numpy.arange(length)
+            index[own, length : length + size] = context + place * size + numpy.arange(size)
         rows = len(entries) * size
         nothing = numpy.full(rows, -1, dtype=numpy.int64)
         return Batch(
@@ -112,20 +115,22 @@ class Tray:
             reads = position[:, None] - numpy.arange(w - 1, -1, -1)  # increasing position
             if linear:
                 fresh = context + int(start) + reads - entry.first
-                place = numpy.where(reads >= entry.first, fresh, begin + reads - (entry.first - len(span)))
+                place = numpy.where(
+                    reads >= entry.first, fresh, begin + reads - (entry.first - len(span))
+                )
                 begin += len(span)
             else:
                 place = home + reads % ring
             index.append(numpy.where(reads >= 0, place, -1))
         earlier = None
         if linear:
-            homes = [e.sequence.slot * ring + span % ring for e, span in zip(entries, spans, strict=True)]
+            homes = [
+                e.sequence.slot * ring + span % ring for e, span in zip(entries, spans, strict=True)
+            ]
             earlier = self._put(_join(homes))
         return Window(self._put(_join(rows)), self._put(numpy.concatenate(index)).int(), earlier)
 
-    def _groups(
-        self, ratio: int, entries: Several[Entry], starts: Ints, positions: Ints
-    ) -> Groups:
+    def _groups(self, ratio: int, entries: Several[Entry], starts: Ints, positions: Ints) -> Groups:
         """Groups of `ratio` tokens that close in this step (backbone 4.2 items 2-4)."""
         keep = self.geometry.open_rows
         numbers, sources, owners, opened = [], [], [], []

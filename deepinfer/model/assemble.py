@@ -72,7 +72,9 @@ class Assembler:
             attention=self._attention(prefix + "attn.", layer),
             expert_site=self._site(prefix, "ffn"),
             experts=self._experts(prefix + "ffn.", layer),
-            engram=self._engram(prefix + "engram.", layer) if self.shape.has_engram(layer) else None,
+            engram=self._engram(prefix + "engram.", layer)
+            if self.shape.has_engram(layer)
+            else None,
         )
 
     def _site(self, prefix: str, kind: str) -> Site:

@@ -77,7 +77,9 @@ def forward(
     latent, key = down.split([shape.q_lora_rank, dim], -1)
     latent = ops.tensor_rms_norm(latent, p.q_norm, eps)
     up = ops.gemm_dense_mxfp8(ops.tensor_quantize(latent), p.wq_b)
-    q = ops.tensor_rope(up[:, : heads * dim].unflatten(-1, (heads, dim)), batch.positions, p.frequencies)
+    q = ops.tensor_rope(
+        up[:, : heads * dim].unflatten(-1, (heads, dim)), batch.positions, p.frequencies
+    )
     key = ops.tensor_rope(ops.tensor_rms_norm(key, p.kv_norm, eps), batch.positions, p.frequencies)
 
     if p.compressor is not None:
@@ -186,5 +188,6 @@ def _select(
         blocks = shape.candidate_topk_blocks
         selection.candidates = ops.attention_candidate_blocks(scores, groups.visible, size, blocks)
     chosen = ops.attention_index_topk(scores, shape.index_topk, candidates, size)
-    selection.rows = ops.tensor_entry_rows(chosen, batch.block_table, batch.sequence, groups.per_block)
-
+    selection.rows = ops.tensor_entry_rows(
+        chosen, batch.block_table, batch.sequence, groups.per_block
+    )

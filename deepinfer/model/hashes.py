@@ -52,7 +52,9 @@ def constants(shape: Shape, layer: int) -> tuple[Tensor, Tensor, Tensor]:
     """Multipliers [ngram], primes [columns] and table offsets [columns] of one Engram layer."""
     place = shape.engram_layer_ids.index(layer)
     columns = shape.engram_columns
-    primes = _primes(shape.engram_vocab_size, columns * len(shape.engram_layer_ids), shape.engram_n_heads)
+    primes = _primes(
+        shape.engram_vocab_size, columns * len(shape.engram_layer_ids), shape.engram_n_heads
+    )
     mine = torch.tensor(primes[place * columns : (place + 1) * columns])
     offsets = torch.cat([mine.new_zeros(1), mine.cumsum(0)[:-1]])
     if int(mine.sum()) != shape.engram_num_embeddings[place]:
@@ -69,7 +71,9 @@ def multipliers(shape: Shape, layer: int) -> tuple[int, ...]:
     if (size, layer) in _OFFICIAL and ngram == 4:
         return _OFFICIAL[size, layer]
     bound = max(1, (2**63 - 1) // size // 2)
-    drawn = numpy.random.default_rng(10007 * layer).integers(0, bound, size=ngram, dtype=numpy.int64)
+    drawn = numpy.random.default_rng(10007 * layer).integers(
+        0, bound, size=ngram, dtype=numpy.int64
+    )
     return tuple(2 * int(value) + 1 for value in drawn)
 
 

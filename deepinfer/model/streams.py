@@ -43,7 +43,9 @@ def mixes(site: Site, stream: Tensor, shape: Shape, ops: Table) -> Mixes:
 
 def enter(site: Site, stream: Tensor, pre: Tensor, shape: Shape, ops: Table) -> Tensor:
     """The sublayer's input [tokens, hidden]: collapse with the mix of the site before, then norm."""
-    return ops.tensor_rms_norm(ops.tensor_hyper_collapse(stream, pre), site.norm, shape.rms_norm_eps)
+    return ops.tensor_rms_norm(
+        ops.tensor_hyper_collapse(stream, pre), site.norm, shape.rms_norm_eps
+    )
 
 
 def leave(stream: Tensor, y: Tensor, own: Mixes, ops: Table) -> Tensor:

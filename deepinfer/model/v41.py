@@ -118,4 +118,5 @@ class Model:
         last, mix = ops.tensor_pick_rows(stream, wanted), ops.tensor_pick_rows(pre, wanted)
         hidden = ops.tensor_hyper_collapse(last, mix)
         hidden = ops.tensor_rms_norm(hidden, self.weights.norm, self.shape.rms_norm_eps)
-        return ops.gemm_logits(hidden, self.weights.head)
+        logits: Tensor = ops.gemm_logits(hidden, self.weights.head)
+        return logits

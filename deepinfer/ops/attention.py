@@ -203,7 +203,9 @@ def _store(record: str, name: str, dim: str) -> Any:
     def inputs(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
         draw = Draw(seed)
         values = draw.bf16(min(tokens, 80), dims[dim], edge=edge)
-        empty = Stored(draw.bf16(_CACHE_ROWS, dims[dim]), torch.zeros(_CACHE_ROWS, dtype=torch.bool), record)
+        empty = Stored(
+            draw.bf16(_CACHE_ROWS, dims[dim]), torch.zeros(_CACHE_ROWS, dtype=torch.bool), record
+        )
         return {"cache": empty, "rows": _slots(draw, len(values)), name: values}
 
     return inputs
@@ -222,25 +224,45 @@ def _load(record: str, dim: str) -> Any:
 def _store_open(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
     draw, dim = Draw(seed), dims["head_dim"]
     tokens = min(tokens, 80)
-    cache = Stored(draw.f32(_CACHE_ROWS, 2 * dim), torch.zeros(_CACHE_ROWS, dtype=torch.bool), "open")
-    return {"cache": cache, "rows": _slots(draw, tokens), "kv": draw.f32(tokens, dim), "gate": draw.f32(tokens, dim)}
+    cache = Stored(
+        draw.f32(_CACHE_ROWS, 2 * dim), torch.zeros(_CACHE_ROWS, dtype=torch.bool), "open"
+    )
+    return {
+        "cache": cache,
+        "rows": _slots(draw, tokens),
+        "kv": draw.f32(tokens, dim),
+        "gate": draw.f32(tokens, dim),
+    }
 
 
 def _compress(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
     draw, dim = Draw(seed), dims["head_dim"]
-    cache = Stored(draw.f32(_CACHE_ROWS, 2 * dim), torch.ones(_CACHE_ROWS, dtype=torch.bool), "open")
+    cache = Stored(
+        draw.f32(_CACHE_ROWS, 2 * dim), torch.ones(_CACHE_ROWS, dtype=torch.bool), "open"
+    )
     odd = edge == "open"
     first = torch.arange(-1 if odd else 0, tokens - 1, 2)
     sources = torch.stack([first, first + 1], -1)
     if odd and len(sources):
         sources[0, 0] = -1 - 7
-    return {"kv": draw.f32(tokens, dim), "gate": draw.f32(tokens, dim) * 4, "cache": cache,
-            "sources": sources, "weight": draw.bf16(dim), "eps": 1e-20}
+    return {
+        "kv": draw.f32(tokens, dim),
+        "gate": draw.f32(tokens, dim) * 4,
+        "cache": cache,
+        "sources": sources,
+        "weight": draw.bf16(dim),
+        "eps": 1e-20,
+    }
 
 
 def _index(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
     draw, per_block, blocks = Draw(seed), 16, 5
-    table = torch.stack([torch.randperm(_CACHE_ROWS // per_block, generator=draw.generator)[:blocks] for _ in range(2)])
+    table = torch.stack(
+        [
+            torch.randperm(_CACHE_ROWS // per_block, generator=draw.generator)[:blocks]
+            for _ in range(2)
+        ]
+    )
     visible = draw.ids(per_block * blocks + 1, tokens).int()
     if edge == "none_visible":
         visible.zero_()
@@ -249,8 +271,11 @@ def _index(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[s
         "weights": draw.bf16(tokens, dims["index_heads"]),
         "scale": (dims["index_dim"] * dims["index_heads"]) ** -0.5,
         "cache": _stored(draw, dims["index_dim"], "index", "full"),
-        "block_table": table.int(), "sequence": draw.ids(2, tokens), "visible": visible,
-        "count": int(visible.max()) if tokens else 0, "per_block": per_block,
+        "block_table": table.int(),
+        "sequence": draw.ids(2, tokens),
+        "visible": visible,
+        "count": int(visible.max()) if tokens else 0,
+        "per_block": per_block,
     }
     if edge == "candidates":
         size, blocks_in_all = 8, per_block * blocks // 8
@@ -276,8 +301,12 @@ def _topk(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[st
 
 def _candidates(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
     scores, visible = _scores(Draw(seed), tokens, edge)
-    return {"scores": scores, "visible": visible, "size": dims["candidate_block_size"],
-            "top_k": dims["candidate_blocks"]}
+    return {
+        "scores": scores,
+        "visible": visible,
+        "size": dims["candidate_block_size"],
+        "top_k": dims["candidate_blocks"],
+    }
 
 
 def _lists(draw: Draw, tokens: int, width: int, written: Tensor, edge: str) -> Tensor:
@@ -304,8 +333,11 @@ def _sparse(cached: bool) -> Any:
             "window": window if cached else poison.bfloat16(),
             "window_index": _lists(draw, tokens, dims["window"], window.written, edge),
             "entries": None if only_window else entries,
-            "entry_index": None if only_window else _lists(draw, tokens, dims["index_topk"], entries.written, edge),
-            "sink": sink, "scale": dim**-0.5,
+            "entry_index": None
+            if only_window
+            else _lists(draw, tokens, dims["index_topk"], entries.written, edge),
+            "sink": sink,
+            "scale": dim**-0.5,
         }
 
     return inputs
@@ -316,23 +348,128 @@ _EDGES = ("strided", "zeros", "tiny", "huge")
 _SPARSE_EDGES = ("window_only", "all_invalid", "first_block_invalid", "large_sink")
 _SPARSE_DIMS = ("heads", "head_dim", "window", "index_topk")
 OPERATORS = (
-    Operator("attention.store_window", store_window, ("head_dim",), EXACT, _store("window", "keys", "head_dim"), _EDGES, _KV),
-    Operator("attention.load_window", load_window, ("head_dim",), EXACT, _load("window", "head_dim"), ("zeros", "huge"), _KV),
-    Operator("attention.store_entries", store_entries, ("head_dim",), EXACT, _store("entry", "entries", "head_dim"),
-             _EDGES, _KV, needs="compressed"),
-    Operator("attention.load_entries", load_entries, ("head_dim",), EXACT, _load("entry", "head_dim"), ("zeros", "huge"),
-             _KV, needs="compressed"),
-    Operator("attention.store_index", store_index, ("index_dim",), EXACT, _store("index", "keys", "index_dim"),
-             _EDGES, ("index",), needs="compressed"),
-    Operator("attention.load_index", load_index, ("index_dim",), EXACT, _load("index", "index_dim"), ("zeros", "huge"),
-             ("index",), needs="compressed"),
-    Operator("attention.store_open", store_open, ("head_dim",), EXACT, _store_open, (), _KV, needs="ratio2"),
-    Operator("attention.compress", compress, ("head_dim",), ulp(1, 0.01), _compress, ("open",), _KV, needs="ratio2"),
-    Operator("attention.index_logits", index_logits, ("index_heads", "index_dim", "block_tokens"), relative(1e-3), _index,
-             ("none_visible", "candidates", "strided"), ("index",), needs="compressed"),
-    Operator("attention.index_topk", index_topk, ("index_topk",), EXACT, _topk, ("ties", "none_visible"), needs="compressed"),
-    Operator("attention.candidate_blocks", candidate_blocks, ("candidate_blocks", "candidate_block_size"), EXACT,
-             _candidates, ("ties", "none_visible"), needs="candidates"),
-    Operator("attention.sparse_prefill", sparse_prefill, _SPARSE_DIMS, relative(4e-3), _sparse(False), _SPARSE_EDGES, _KV),
-    Operator("attention.sparse_decode", sparse_decode, _SPARSE_DIMS, relative(4e-3), _sparse(True), _SPARSE_EDGES, _KV),
+    Operator(
+        "attention.store_window",
+        store_window,
+        ("head_dim",),
+        EXACT,
+        _store("window", "keys", "head_dim"),
+        _EDGES,
+        _KV,
+    ),
+    Operator(
+        "attention.load_window",
+        load_window,
+        ("head_dim",),
+        EXACT,
+        _load("window", "head_dim"),
+        ("zeros", "huge"),
+        _KV,
+    ),
+    Operator(
+        "attention.store_entries",
+        store_entries,
+        ("head_dim",),
+        EXACT,
+        _store("entry", "entries", "head_dim"),
+        _EDGES,
+        _KV,
+        needs="compressed",
+    ),
+    Operator(
+        "attention.load_entries",
+        load_entries,
+        ("head_dim",),
+        EXACT,
+        _load("entry", "head_dim"),
+        ("zeros", "huge"),
+        _KV,
+        needs="compressed",
+    ),
+    Operator(
+        "attention.store_index",
+        store_index,
+        ("index_dim",),
+        EXACT,
+        _store("index", "keys", "index_dim"),
+        _EDGES,
+        ("index",),
+        needs="compressed",
+    ),
+    Operator(
+        "attention.load_index",
+        load_index,
+        ("index_dim",),
+        EXACT,
+        _load("index", "index_dim"),
+        ("zeros", "huge"),
+        ("index",),
+        needs="compressed",
+    ),
+    Operator(
+        "attention.store_open",
+        store_open,
+        ("head_dim",),
+        EXACT,
+        _store_open,
+        (),
+        _KV,
+        needs="ratio2",
+    ),
+    Operator(
+        "attention.compress",
+        compress,
+        ("head_dim",),
+        ulp(1, 0.01),
+        _compress,
+        ("open",),
+        _KV,
+        needs="ratio2",
+    ),
+    Operator(
+        "attention.index_logits",
+        index_logits,
+        ("index_heads", "index_dim", "block_tokens"),
+        relative(1e-3),
+        _index,
+        ("none_visible", "candidates", "strided"),
+        ("index",),
+        needs="compressed",
+    ),
+    Operator(
+        "attention.index_topk",
+        index_topk,
+        ("index_topk",),
+        EXACT,
+        _topk,
+        ("ties", "none_visible"),
+        needs="compressed",
+    ),
+    Operator(
+        "attention.candidate_blocks",
+        candidate_blocks,
+        ("candidate_blocks", "candidate_block_size"),
+        EXACT,
+        _candidates,
+        ("ties", "none_visible"),
+        needs="candidates",
+    ),
+    Operator(
+        "attention.sparse_prefill",
+        sparse_prefill,
+        _SPARSE_DIMS,
+        relative(4e-3),
+        _sparse(False),
+        _SPARSE_EDGES,
+        _KV,
+    ),
+    Operator(
+        "attention.sparse_decode",
+        sparse_decode,
+        _SPARSE_DIMS,
+        relative(4e-3),
+        _sparse(True),
+        _SPARSE_EDGES,
+        _KV,
+    ),
 )

@@ -78,22 +78,58 @@ def _dispatch(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dic
     if edge == "one_rank":
         experts = experts % top_k + 0 * experts
         experts = experts.sort(-1).values
-    return {"x": quantized(draw.bf16(tokens, dims["hidden"])), "experts": experts,
-            "weights": draw.f32(tokens, top_k).abs(), "count": dims["experts"], "group": None}
+    return {
+        "x": quantized(draw.bf16(tokens, dims["hidden"])),
+        "experts": experts,
+        "weights": draw.f32(tokens, top_k).abs(),
+        "count": dims["experts"],
+        "group": None,
+    }
 
 
 def _combine(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
     draw = Draw(seed)
-    return {"y": draw.bf16(tokens, dims["hidden"]), "ticket": None,
-            "shared": draw.bf16(tokens, dims["hidden"]), "group": None}
+    return {
+        "y": draw.bf16(tokens, dims["hidden"]),
+        "ticket": None,
+        "shared": draw.bf16(tokens, dims["hidden"]),
+        "group": None,
+    }
 
 
 _EXPERT_DIMS = ("hidden", "experts", "experts_per_token")
 OPERATORS = (
-    Operator("all_to_all.dispatch", dispatch, _EXPERT_DIMS, EXACT, _dispatch, ("one_rank",),
-             ("activations", "expert_rows"), needs="ranks"),
-    Operator("all_to_all.combine", combine, _EXPERT_DIMS, EXACT, _combine, (), ("expert_rows",), needs="ranks"),
-    Operator("all_to_all.all_reduce", all_reduce, ("hidden",), relative(1e-6), _reduce, (), needs="ranks"),
+    Operator(
+        "all_to_all.dispatch",
+        dispatch,
+        _EXPERT_DIMS,
+        EXACT,
+        _dispatch,
+        ("one_rank",),
+        ("activations", "expert_rows"),
+        needs="ranks",
+    ),
+    Operator(
+        "all_to_all.combine",
+        combine,
+        _EXPERT_DIMS,
+        EXACT,
+        _combine,
+        (),
+        ("expert_rows",),
+        needs="ranks",
+    ),
+    Operator(
+        "all_to_all.all_reduce", all_reduce, ("hidden",), relative(1e-6), _reduce, (), needs="ranks"
+    ),
     Operator("all_to_all.all_gather", all_gather, ("hidden",), EXACT, _reduce, (), needs="ranks"),
-    Operator("all_to_all.reduce_scatter", reduce_scatter, ("hidden",), relative(1e-6), _reduce, (), needs="ranks"),
+    Operator(
+        "all_to_all.reduce_scatter",
+        reduce_scatter,
+        ("hidden",),
+        relative(1e-6),
+        _reduce,
+        (),
+        needs="ranks",
+    ),
 )

@@ -91,7 +91,10 @@ def _bf16(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[st
 
 def _logits(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
     draw, hidden = Draw(seed), dims["hidden"]
-    return {"x": draw.bf16(tokens, hidden, edge=edge), "weight": Weight(draw.bf16(dims["vocabulary"], hidden, size=hidden**-0.5))}
+    return {
+        "x": draw.bf16(tokens, hidden, edge=edge),
+        "weight": Weight(draw.bf16(dims["vocabulary"], hidden, size=hidden**-0.5)),
+    }
 
 
 def _batched(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
@@ -114,12 +117,41 @@ def _grouped(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict
 
 _ROUNDED, _WIDE = ulp(1, 0.02), relative(1e-6)
 OPERATORS = (
-    Operator("gemm.dense_mxfp8", dense_mxfp8, ("linear_shapes",), _ROUNDED, _mxfp8, ("zeros", "tiny"),
-             ("activations", "dense_weights")),
-    Operator("gemm.dense_bf16", dense_bf16, ("linear_shapes",), _ROUNDED, _bf16, ("strided",), needs="compressed"),
+    Operator(
+        "gemm.dense_mxfp8",
+        dense_mxfp8,
+        ("linear_shapes",),
+        _ROUNDED,
+        _mxfp8,
+        ("zeros", "tiny"),
+        ("activations", "dense_weights"),
+    ),
+    Operator(
+        "gemm.dense_bf16",
+        dense_bf16,
+        ("linear_shapes",),
+        _ROUNDED,
+        _bf16,
+        ("strided",),
+        needs="compressed",
+    ),
     Operator("gemm.dense_f32", dense_f32, ("linear_shapes",), _WIDE, _bf16, ("strided",)),
     Operator("gemm.logits", logits, ("vocabulary", "hidden"), _WIDE, _logits),
-    Operator("gemm.batched", batched, ("heads", "head_dim", "o_groups", "o_rank"), _ROUNDED, _batched, ("strided",)),
-    Operator("gemm.grouped_mxfp4", grouped_mxfp4, ("experts", "hidden", "expert_hidden"), _ROUNDED, _grouped,
-             ("one_expert",), ("activations", "expert_rows", "expert_weights")),
+    Operator(
+        "gemm.batched",
+        batched,
+        ("heads", "head_dim", "o_groups", "o_rank"),
+        _ROUNDED,
+        _batched,
+        ("strided",),
+    ),
+    Operator(
+        "gemm.grouped_mxfp4",
+        grouped_mxfp4,
+        ("experts", "hidden", "expert_hidden"),
+        _ROUNDED,
+        _grouped,
+        ("one_expert",),
+        ("activations", "expert_rows", "expert_weights"),
+    ),
 )

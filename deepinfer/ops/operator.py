@@ -113,4 +113,6 @@ class Catalogue:
 
         `features` are those of `plugin.Model` plus "ranks" when more than one rank takes part.
         """
-        return tuple(op for op in self.operators.values() if op.needs is None or op.needs in features)
+        return tuple(
+            op for op in self.operators.values() if op.needs is None or op.needs in features
+        )

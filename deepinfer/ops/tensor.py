@@ -242,7 +242,11 @@ def _rows(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[st
 def _swiglu(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
     draw = Draw(seed)
     weight = None if edge == "shared" else draw.f32(tokens).abs()
-    return {"gate_up": draw.bf16(tokens, 2 * dims["expert_hidden"], edge=edge, size=6.0), "weight": weight, "limit": 10.0}
+    return {
+        "gate_up": draw.bf16(tokens, 2 * dims["expert_hidden"], edge=edge, size=6.0),
+        "weight": weight,
+        "limit": 10.0,
+    }
 
 
 def _route(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
@@ -250,8 +254,12 @@ def _route(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[s
     logits = draw.f32(tokens, dims["experts"])
     if edge == "ties":
         logits = (logits * 2).round() / 2
-    return {"logits": logits, "bias": draw.f32(dims["experts"]) * (edge != "ties"),
-            "top_k": dims["experts_per_token"], "scale": 1.5}
+    return {
+        "logits": logits,
+        "bias": draw.f32(dims["experts"]) * (edge != "ties"),
+        "top_k": dims["experts_per_token"],
+        "scale": 1.5,
+    }
 
 
 def _experts(dims: Mapping[str, Any], tokens: int, draw: Draw) -> Tensor:
@@ -275,8 +283,12 @@ def _permute(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict
     experts = _experts(dims, tokens, draw)
     if edge == "one_expert" and tokens:
         experts = experts[:1].expand(tokens, -1).contiguous()
-    return {"x": quantized(draw.bf16(tokens, dims["hidden"])), "experts": experts,
-            "weights": draw.f32(*experts.shape).abs(), "count": dims["experts"]}
+    return {
+        "x": quantized(draw.bf16(tokens, dims["hidden"])),
+        "experts": experts,
+        "weights": draw.f32(*experts.shape).abs(),
+        "count": dims["experts"],
+    }
 
 
 def _unpermute(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
@@ -286,8 +298,12 @@ def _unpermute(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> di
     counts = torch.bincount(flat, minlength=dims["experts"])
     offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     empty = Quantized(torch.empty(0, 0))
-    return {"y": draw.bf16(tokens * top_k, dims["hidden"]), "rows": ExpertRows(empty, torch.empty(0), source, offsets),
-            "shared": draw.bf16(tokens, dims["hidden"]), "top_k": top_k}
+    return {
+        "y": draw.bf16(tokens * top_k, dims["hidden"]),
+        "rows": ExpertRows(empty, torch.empty(0), source, offsets),
+        "shared": draw.bf16(tokens, dims["hidden"]),
+        "top_k": top_k,
+    }
 
 
 def _stream(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
@@ -299,7 +315,10 @@ def _hyper_pre(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> di
     mixes = copies * (2 + copies)
     return _stream(dims, tokens, seed, edge) | {
         "fn": draw.f32(mixes, copies * dims["hidden"]) * (copies * dims["hidden"]) ** -0.5,
-        "scale": draw.f32(3), "base": draw.f32(mixes), "eps": 1e-20, "mix_eps": 1e-6,
+        "scale": draw.f32(3),
+        "base": draw.f32(mixes),
+        "eps": 1e-20,
+        "mix_eps": 1e-6,
         "steps": dims["sinkhorn_steps"],
     }
 
@@ -324,7 +343,13 @@ def _hash(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[st
     primes = torch.arange(101, 101 + 2 * columns, 2)
     offsets = torch.cat([primes.new_zeros(1), primes.cumsum(0)[:-1]])
     multipliers = draw.ids(2**40, dims["ngram"]) * 2 + 1
-    return {"history": history, "multipliers": multipliers, "primes": primes, "offsets": offsets, "pad": 1}
+    return {
+        "history": history,
+        "multipliers": multipliers,
+        "primes": primes,
+        "offsets": offsets,
+        "pad": 1,
+    }
 
 
 def _gather(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:
@@ -337,8 +362,11 @@ def _gate(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[st
     draw, copies, hidden = Draw(seed + 1), dims["copies"], dims["hidden"]
     dead = draw.f32(tokens) > (0 if edge == "dead" else 9)
     return _stream(dims, tokens, seed, edge) | {
-        "kv": draw.bf16(tokens, (copies + 1) * hidden), "q_weight": draw.bf16(copies, hidden),
-        "k_weight": draw.bf16(copies, hidden), "dead": dead, "eps": 1e-20,
+        "kv": draw.bf16(tokens, (copies + 1) * hidden),
+        "q_weight": draw.bf16(copies, hidden),
+        "k_weight": draw.bf16(copies, hidden),
+        "dead": dead,
+        "eps": 1e-20,
     }
 
 
@@ -354,31 +382,118 @@ def _entry_rows(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> d
     table = draw.ids(last, sequences, blocks).int()
     entries = draw.ids(per_block * blocks, tokens, 16).int()
     entries[draw.f32(tokens, 16) > 0.5] = -1
-    return {"entries": entries, "block_table": table, "sequence": draw.ids(sequences, tokens), "per_block": per_block}
+    return {
+        "entries": entries,
+        "block_table": table,
+        "sequence": draw.ids(sequences, tokens),
+        "per_block": per_block,
+    }
 
 
 _STREAM_DIMS = ("hidden", "copies")
 OPERATORS = (
     Operator("tensor.embed", embed, ("vocabulary", "hidden"), EXACT, _embed),
-    Operator("tensor.rms_norm", rms_norm, ("hidden", "norm_widths"), ulp(1, 0.01), _norm, ("strided", "zeros", "tiny", "huge")),
-    Operator("tensor.rope", rope, ("heads", "head_dim", "rope_dim"), ulp(1, 0.01), _rope, ("far", "strided")),
-    Operator("tensor.quantize", quantize, ("hidden",), EXACT, _rows, ("strided", "zeros", "tiny", "huge"),
-             layouts=("activations",)),
-    Operator("tensor.swiglu_quantize", swiglu_quantize, ("expert_hidden",), ulp(1, 0.01), _swiglu, ("shared", "huge"),
-             layouts=("activations",)),
-    Operator("tensor.route", route, ("experts", "experts_per_token"), relative(1e-6), _route, ("ties",)),
-    Operator("tensor.permute_rows", permute_rows, ("hidden", "experts", "experts_per_token"), EXACT, _permute,
-             ("one_expert",), layouts=("activations", "expert_rows")),
-    Operator("tensor.unpermute_rows", unpermute_rows, ("hidden", "experts", "experts_per_token"), ulp(1, 0.01),
-             _unpermute, layouts=("expert_rows",)),
-    Operator("tensor.hyper_pre", hyper_pre, (*_STREAM_DIMS, "sinkhorn_steps"), relative(1e-5), _hyper_pre, ("zeros",)),
+    Operator(
+        "tensor.rms_norm",
+        rms_norm,
+        ("hidden", "norm_widths"),
+        ulp(1, 0.01),
+        _norm,
+        ("strided", "zeros", "tiny", "huge"),
+    ),
+    Operator(
+        "tensor.rope",
+        rope,
+        ("heads", "head_dim", "rope_dim"),
+        ulp(1, 0.01),
+        _rope,
+        ("far", "strided"),
+    ),
+    Operator(
+        "tensor.quantize",
+        quantize,
+        ("hidden",),
+        EXACT,
+        _rows,
+        ("strided", "zeros", "tiny", "huge"),
+        layouts=("activations",),
+    ),
+    Operator(
+        "tensor.swiglu_quantize",
+        swiglu_quantize,
+        ("expert_hidden",),
+        ulp(1, 0.01),
+        _swiglu,
+        ("shared", "huge"),
+        layouts=("activations",),
+    ),
+    Operator(
+        "tensor.route", route, ("experts", "experts_per_token"), relative(1e-6), _route, ("ties",)
+    ),
+    Operator(
+        "tensor.permute_rows",
+        permute_rows,
+        ("hidden", "experts", "experts_per_token"),
+        EXACT,
+        _permute,
+        ("one_expert",),
+        layouts=("activations", "expert_rows"),
+    ),
+    Operator(
+        "tensor.unpermute_rows",
+        unpermute_rows,
+        ("hidden", "experts", "experts_per_token"),
+        ulp(1, 0.01),
+        _unpermute,
+        layouts=("expert_rows",),
+    ),
+    Operator(
+        "tensor.hyper_pre",
+        hyper_pre,
+        (*_STREAM_DIMS, "sinkhorn_steps"),
+        relative(1e-5),
+        _hyper_pre,
+        ("zeros",),
+    ),
     Operator("tensor.hyper_collapse", hyper_collapse, _STREAM_DIMS, ulp(1, 0.01), _hyper_collapse),
     Operator("tensor.hyper_post", hyper_post, _STREAM_DIMS, ulp(1, 0.01), _hyper_post),
     Operator("tensor.mean_copies", mean_copies, _STREAM_DIMS, ulp(1, 0.01), _stream, needs="draft"),
-    Operator("tensor.hash_lookup", hash_lookup, ("ngram", "engram_columns"), EXACT, _hash, ("blocked",), needs="engram"),
-    Operator("tensor.gather_rows", gather_rows, ("engram_columns", "engram_dim"), EXACT, _gather, ("zeros",),
-             layouts=("activations",), needs="engram"),
-    Operator("tensor.engram_gate", engram_gate, _STREAM_DIMS, ulp(1, 0.01), _gate, ("dead", "zeros"), needs="engram"),
-    Operator("tensor.entry_rows", entry_rows, ("block_tokens",), EXACT, _entry_rows, ("far",), needs="compressed"),
+    Operator(
+        "tensor.hash_lookup",
+        hash_lookup,
+        ("ngram", "engram_columns"),
+        EXACT,
+        _hash,
+        ("blocked",),
+        needs="engram",
+    ),
+    Operator(
+        "tensor.gather_rows",
+        gather_rows,
+        ("engram_columns", "engram_dim"),
+        EXACT,
+        _gather,
+        ("zeros",),
+        layouts=("activations",),
+        needs="engram",
+    ),
+    Operator(
+        "tensor.engram_gate",
+        engram_gate,
+        _STREAM_DIMS,
+        ulp(1, 0.01),
+        _gate,
+        ("dead", "zeros"),
+        needs="engram",
+    ),
+    Operator(
+        "tensor.entry_rows",
+        entry_rows,
+        ("block_tokens",),
+        EXACT,
+        _entry_rows,
+        ("far",),
+        needs="compressed",
+    ),
     Operator("tensor.pick_rows", pick_rows, _STREAM_DIMS, EXACT, _pick, ("strided",)),
 )

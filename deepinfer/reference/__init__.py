@@ -159,7 +159,7 @@ def _kernels(family: str) -> Iterator[Kernel]:
     for name, kinds in _OPERATORS[family].items():
         op = f"{family}.{name}"
         prepare = _prepare if op.startswith(packs) else None
-        plain = {kind: _PLAIN[kind] for kind in kinds if kind in _PLAIN}
+        plain: dict[str, str | Layout] = {kind: _PLAIN[kind] for kind in kinds if kind in _PLAIN}
         cached = [kind for kind in kinds if kind in caches]
         if not cached:
             yield Kernel(op, "eager", _build, _fits, layouts=plain, prepare=prepare)

@@ -110,7 +110,5 @@ def _bytes(x: Tensor) -> Tensor:
 def _travel(x: Tensor, sent: list[int], received: list[int], group: Any) -> Tensor:
     """all_to_all of rows: the first sent[0] go to rank 0, and so on."""
     arrived = x.new_empty(sum(received), *x.shape[1:])
-    dist.all_to_all_single(
-        _bytes(arrived), _bytes(x.contiguous()), received, sent, group=group
-    )
+    dist.all_to_all_single(_bytes(arrived), _bytes(x.contiguous()), received, sent, group=group)
     return arrived

@@ -65,7 +65,7 @@ class CpuMemory:
     def arena(self, name: str, nbytes: int) -> Tensor:
         """Reserve a block once; `MemoryShort` if it does not fit, before anything is touched."""
         self._arenas.reserve(name, nbytes)
-        block = _aligned(nbytes)                                  # [nbytes] uint8
+        block = _aligned(nbytes)  # [nbytes] uint8
         self._blocks[name] = block
         return block
 
@@ -82,7 +82,7 @@ class CpuMemory:
 
     def host(self, nbytes: int) -> Tensor:
         """Host memory is what everything here is."""
-        return _aligned(nbytes)                                   # [nbytes] uint8
+        return _aligned(nbytes)  # [nbytes] uint8
 
     def register(self, block: Tensor) -> Tensor:
         """Nothing to do: there is no device to copy to."""
@@ -108,4 +108,4 @@ def _aligned(nbytes: int) -> Tensor:
     """A block at a multiple of ALIGNMENT; its pages are touched by the first writer."""
     whole = torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8)
     start = -whole.data_ptr() % ALIGNMENT
-    return whole[start : start + nbytes]                          # [nbytes] uint8
+    return whole[start : start + nbytes]  # [nbytes] uint8

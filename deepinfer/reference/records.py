@@ -49,7 +49,11 @@ def plain_kv(dtype: str, state: str) -> Any:
 
     def records(dims: Mapping[str, Any]) -> dict[str, Record]:
         dim = dims["head_dim"]
-        return {"window": Record(dtype, dim), "entry": Record(dtype, dim), "open": Record(state, 2 * dim)}
+        return {
+            "window": Record(dtype, dim),
+            "entry": Record(dtype, dim),
+            "open": Record(state, 2 * dim),
+        }
 
     return records
 

@@ -25,7 +25,12 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, n: Numerics = OFFICIAL) -
 
 
 def rope(
-    x: Tensor, positions: Tensor, frequencies: Tensor, inverse: bool = False, *, n: Numerics = OFFICIAL
+    x: Tensor,
+    positions: Tensor,
+    frequencies: Tensor,
+    inverse: bool = False,
+    *,
+    n: Numerics = OFFICIAL,
 ) -> Tensor:
     # The angle is an FP32 product: near position 10^6 an FP64 angle differs visibly (backbone 3.4).
     angle = positions.to(torch.float32)[:, None] * frequencies
@@ -166,8 +171,6 @@ def hash_lookup(
     return torch.cat(columns, -1) + offsets
 
 
-
-
 def gather_rows(table: Weight, rows: Tensor, *, n: Numerics = OFFICIAL) -> Quantized:
     assert table.scale is not None
     flat = rows.flatten()
@@ -200,7 +203,12 @@ def engram_gate(
 
 
 def entry_rows(
-    entries: Tensor, block_table: Tensor, sequence: Tensor, per_block: int, *, n: Numerics = OFFICIAL
+    entries: Tensor,
+    block_table: Tensor,
+    sequence: Tensor,
+    per_block: int,
+    *,
+    n: Numerics = OFFICIAL,
 ) -> Tensor:
     number = entries.clamp(min=0).long()
     block = block_table[sequence].long().gather(1, number // per_block)  # [tokens, k]

@@ -29,8 +29,16 @@ from deepinfer.text import chat
 from deepinfer.text.tokenizer import Tokenizer
 
 ITEMS, RECORDED, HELDOUT = "eval_items.jsonl.xz", "eval.json", "heldout.json.xz"
-SHORT = ("reading", "arithmetic_direct", "arithmetic_think", "json", "tools", "definitions",
-         "recall_short", "recall_1k")
+SHORT = (
+    "reading",
+    "arithmetic_direct",
+    "arithmetic_think",
+    "json",
+    "tools",
+    "definitions",
+    "recall_short",
+    "recall_1k",
+)
 # points that an engine may lose against the record (tiny checkpoint specification, section 4)
 POINTS = {"reading": 2, "json": 2, "recall_short": 2, "story": 2}
 QUICK_ITEMS, QUICK_TASKS = 4, ("story", *SHORT[:7])
@@ -88,7 +96,9 @@ class Report:
                 f"{score.unit}{'' if score.is_good else '  BELOW'}"
             )
         verdict = "good" if self.is_good else "below a gate"
-        return "\n".join([*rows, f"{self.model} on {self.platform} · plan {self.plan_id} · {verdict}"])
+        return "\n".join(
+            [*rows, f"{self.model} on {self.platform} · plan {self.plan_id} · {verdict}"]
+        )
 
 
 def evaluate(
@@ -110,9 +120,11 @@ def evaluate(
     scores = []
     for task in sorted(wanted, key=lambda one: (one != "story", one.startswith("recall"), one)):
         chosen = _spread([item for item in items if item["task"] == task], count)
-        scores += bench.stories(chosen, recorded) if task == "story" else [
-            bench.exact(task, chosen, recorded)
-        ]
+        scores += (
+            bench.stories(chosen, recorded)
+            if task == "story"
+            else [bench.exact(task, chosen, recorded)]
+        )
     if not tasks and (opened.folder / HELDOUT).is_file():
         scores.append(bench.heldout(recorded, 2000 if quick else None))
     return Report(str(model), platform, opened.planned.plan.id, tuple(scores))
@@ -155,7 +167,9 @@ class Bench:
             hits += int(logits.argmax(-1).tolist() == whole[len(prompt) :])
         found = hits / max(len(items), 1)
         was = recorded.get("exact", {}).get(task)
-        return Score(task, "share of answers exact", len(items), was, found, _gate(task, was, items))
+        return Score(
+            task, "share of answers exact", len(items), was, found, _gate(task, was, items)
+        )
 
     def _ids(self, item: dict[str, Any]) -> tuple[list[int], list[int]]:
         options: dict[str, Any] = {"thinking": item.get("thinking", False)}
@@ -163,7 +177,8 @@ class Bench:
         options["tools"] = item.get("tools")
         if item.get("schema") is not None:
             options["response_format"] = {
-                "type": "json_schema", "json_schema": {"name": "answer", "schema": item["schema"]}
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": item["schema"]},
             }
         prompt = chat.render(item["messages"], self.tokenizer, **options)
         answer = self._answer(item)
@@ -225,13 +240,30 @@ class Bench:
         share, rate = kept / max(len(items), 1), accepted / max(steps, 1)
         drafts = was.get("accepted_per_step")
         return [
-            Score("story", "share that keeps names and nouns", len(items), was.get("judged_right"),
-                  share, _gate("story", was.get("judged_right"), items)),
-            Score("story ends", "share that ends by itself", len(items),
-                  None if "reached_limit" not in was else 1 - was["reached_limit"],
-                  ended / max(len(items), 1), None),
-            Score("drafts", "accepted per step of 5", steps, drafts, rate,
-                  None if drafts is None else 0.9 * drafts),
+            Score(
+                "story",
+                "share that keeps names and nouns",
+                len(items),
+                was.get("judged_right"),
+                share,
+                _gate("story", was.get("judged_right"), items),
+            ),
+            Score(
+                "story ends",
+                "share that ends by itself",
+                len(items),
+                None if "reached_limit" not in was else 1 - was["reached_limit"],
+                ended / max(len(items), 1),
+                None,
+            ),
+            Score(
+                "drafts",
+                "accepted per step of 5",
+                steps,
+                drafts,
+                rate,
+                None if drafts is None else 0.9 * drafts,
+            ),
         ]
 
     def _speculate(self, prompt: list[int]) -> tuple[list[int], list[int]]:
@@ -248,7 +280,9 @@ class Bench:
                 batch = house.tray.batch([Entry(sequence, first, rows, 1)])
                 passed = house.model.at(rows).forward(batch, house.caches, features=True)
                 assert passed.features is not None
-                drafter.keep_context(house.drafter, house.model, passed.features, batch, house.caches)
+                drafter.keep_context(
+                    house.drafter, house.model, passed.features, batch, house.caches
+                )
                 first = len(sequence.tokens)
                 output.append(int(passed.logits[0].argmax()))
                 sequence.tokens.append(output[-1])
@@ -275,8 +309,14 @@ class Bench:
         was = recorded.get("heldout", {}).get("bits_per_byte")
         found = nats / math.log(2) / max(size, 1)
         # bits per byte are better when lower: the gate is on their negative
-        return Score("bits per byte", "negative, all tokens", tokens, None if was is None else -was,
-                     -found, None if was is None or count is not None else -1.005 * was)
+        return Score(
+            "bits per byte",
+            "negative, all tokens",
+            tokens,
+            None if was is None else -was,
+            -found,
+            None if was is None or count is not None else -1.005 * was,
+        )
 
 
 def _accepted(output: list[int], proposals: dict[int, list[int]]) -> list[int]:
@@ -299,7 +339,9 @@ def _gate(task: str, recorded: float | None, items: list[Any]) -> float | None:
     if recorded is None:
         return None
     noise = 2 * math.sqrt(max(recorded * (1 - recorded), 0.01) / max(len(items), 1))
-    return max(0.0, recorded - POINTS.get(task, 5 if task.startswith("recall") else 3) / 100 - noise)
+    return max(
+        0.0, recorded - POINTS.get(task, 5 if task.startswith("recall") else 3) / 100 - noise
+    )
 
 
 def _shown(items: Sequence[Any], name: str) -> Iterable[Any]:

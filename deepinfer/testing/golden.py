@@ -179,7 +179,9 @@ def _layer_by_layer(house: House, case: Recorded, measure: Measure) -> None:
 
 def _expect(case: Recorded, measure: Measure, key: str, found: Tensor) -> None:
     if key in case.tensors:
-        measure.close(re.sub(r"\.\d+$", "", key), f"len{case.length}.{key}", found, case.tensors[key])
+        measure.close(
+            re.sub(r"\.\d+$", "", key), f"len{case.length}.{key}", found, case.tensors[key]
+        )
 
 
 def _streams(case: Recorded, measure: Measure, layer: int, stream: Tensor, pre: Tensor) -> None:
@@ -227,7 +229,9 @@ def _candidates(case: Recorded, measure: Measure, shape: Shape, blocks: Tensor) 
         return
     entry = torch.arange(case.tensors[key].shape[1])
     inside = (entry[:, None] // shape.candidate_block_size == blocks[:, None]).any(-1)
-    visible = (torch.arange(case.length)[:, None] + 1) // shape.ratio(shape.candidate_source_layer_id)
+    visible = (torch.arange(case.length)[:, None] + 1) // shape.ratio(
+        shape.candidate_source_layer_id
+    )
     # an entry that is not visible cannot be selected, in whichever block it lies
     want = case.tensors[key] & (entry < visible)
     measure.equal("candidates", f"len{case.length}.{key}", inside & (entry < visible), want)

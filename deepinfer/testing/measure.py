@@ -113,7 +113,9 @@ class Measure:
         unequal = found != want
         far = (_ordered(found) - _ordered(want)).abs() > 2
         # two ulp near zero are less than a rounding of the sum that made the value
-        small = (found.double() - want.double()).abs() <= 2e-2 * want.double().square().mean().sqrt()
+        small = (
+            found.double() - want.double()
+        ).abs() <= 2e-2 * want.double().square().mean().sqrt()
         share = float(unequal.double().mean())
         self._add(kind, share, 5e-3, "share of unequal values", where)
         self._add(kind + " far", float((far & ~small).sum()), 0.0, "values off by > 2 ulp", where)

@@ -7,6 +7,7 @@ Does not know: the engine. The schedule is that of tiny_checkpoint.md 3.5.
 import argparse
 import io
 import json
+import math
 import subprocess
 import sys
 import tarfile
@@ -18,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import engram, numerics, tokenizer
-from .evaluate import dashboard, measure
+from . import engram, items, numerics, tokenizer
+from .evaluate import FREE_TASKS, dashboard, measure, take
 from .export import read_snapshot, write_checkpoint, write_snapshot
 from .optimizer import Optimizer
 from .shape import Shape, config_m, shape_of
@@ -95,6 +96,8 @@ class Trainer:
             self.masters = start_values(self.shape, options.seed, self.device)
         for key, value in self.masters.items():
             value.requires_grad_(not key.endswith("gate.bias"))
+        self.chosen = [i for i in take(items.load(), min(24, options.items), 2300)
+                       if i.task not in FREE_TASKS]
         self.tokens = self.steps = 0
         self.history: list[dict] = []
         self.logged = time.monotonic()
@@ -174,7 +177,7 @@ class Trainer:
             if now - self.saved > 60:
                 self.watch()
         self.logged = time.monotonic()
-        if loss != loss:
+        if math.isnan(loss):
             raise ArithmeticError(f"the loss is not a number at step {self.steps}")
 
     @torch.no_grad()
@@ -183,7 +186,7 @@ class Trainer:
         self.saved = time.monotonic()
         weights = stored_values(self.shape, self.part(False))
         with numerics.plain():
-            shown = dashboard(weights, self.compressed, self.shape)
+            shown = dashboard(weights, self.chosen, self.compressed, self.shape)
         self.say("  " + " ".join(f"{k}={v:.2f}" for k, v in shown.items())
                  + f" ({time.monotonic() - self.saved:.1f} s)")
 
