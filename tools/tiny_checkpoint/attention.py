@@ -6,6 +6,7 @@ Does not know: streams, experts, checkpoints. Specification 3.4 to 3.7.
 """
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -17,12 +18,13 @@ from .shape import Shape
 Weights = dict[str, Tensor]
 
 
-def frequencies(shape: Shape, compressed: bool) -> Tensor:
+@lru_cache
+def frequencies(shape: Shape, compressed: bool, device: torch.device) -> Tensor:
     """RoPE frequencies [rope_dim / 2] f32, with the YaRN ramp for layers of ratio 1 and 2."""
     dim = shape.rope_dim
     exponent = torch.arange(0, dim, 2, dtype=torch.float32) / dim
     if not compressed:
-        return 1.0 / shape.theta**exponent
+        return (1.0 / shape.theta**exponent).to(device)
     factor, fast, slow, original = shape.yarn
     plain = 1.0 / shape.compress_theta**exponent
     cut = [
@@ -31,12 +33,12 @@ def frequencies(shape: Shape, compressed: bool) -> Tensor:
     ]
     low, high = max(math.floor(cut[0]), 0), min(math.ceil(cut[1]), dim - 1)
     ramp = ((torch.arange(dim // 2) - low) / max(high - low, 0.001)).clamp(0, 1)
-    return plain / factor * ramp + plain * (1 - ramp)
+    return (plain / factor * ramp + plain * (1 - ramp)).to(device)
 
 
 def angles(positions: Tensor, shape: Shape, compressed: bool) -> tuple[Tensor, Tensor]:
     """cos and sin [n, rope_dim / 2] of positions [n]; the product is formed in FP32."""
-    turn = positions.float()[:, None] * frequencies(shape, compressed).to(positions.device)
+    turn = positions.float()[:, None] * frequencies(shape, compressed, positions.device)
     return turn.cos(), turn.sin()
 
 

@@ -77,6 +77,7 @@ def draft_hidden(
     pre = torch.zeros(stream.shape[:2], dtype=n.wide, device=stream.device)
     pre[:, 0] = 1
     pre.requires_grad_(torch.is_grad_enabled())
+    stream.requires_grad_(torch.is_grad_enabled())
     for stage in layer_views(weights, "mtp."):
         w = stage.w
         context = context_keys(mx, w["attn.wkv.weight"], w["attn.kv_norm.weight"],

@@ -137,6 +137,7 @@ class DraftStep:
         self.marks = torch.zeros(rows, length, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), device=device)
         self.hits = torch.zeros(shape.block, device=device)
+        self.slots = torch.tensor(SLOT_WEIGHTS[: shape.block], device=device)
         self.run = Captured(self._body, [self.ids, self.marks])
 
     def _slots(self, packed: Packed, teacher: Tensor, at: Tensor, anchor: Tensor) -> Tensor:
@@ -148,8 +149,7 @@ class DraftStep:
         same = F.pad(same, (1, 0), value=1)
         inside = (start[at] == start[anchor][:, None]) & (marks[at] > 0)
         answer = torch.where(marks[at] == TARGET, 1.0, 0.1)
-        slots = torch.tensor(SLOT_WEIGHTS[: self.shape.block], device=ids.device)
-        return same * inside.long().cumprod(1) * answer * slots
+        return same * inside.long().cumprod(1) * answer * self.slots
 
     def _body(self) -> None:
         shape, n = self.shape, TRAINING

@@ -5,7 +5,6 @@ Does not know: the engine. The schedule is that of tiny_checkpoint.md 3.5.
 """
 
 import argparse
-import io
 import json
 import math
 import subprocess
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import engram, items, numerics, tokenizer
+from . import compiled, engram, items, numerics, tokenizer
 from .evaluate import FREE_TASKS, dashboard, measure, take
 from .export import read_snapshot, write_checkpoint, write_snapshot
 from .optimizer import Optimizer
@@ -245,7 +244,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--snapshot", action="store_true")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
-    parser.add_argument("--cache", type=Path, help="compiler artifacts to read, if there")
+    parser.add_argument("--compiled", type=Path, help="folder with compiled regions of a run")
+    parser.add_argument("--keep-compiled", action="store_true")
     parser.add_argument("--items", type=int, default=200, help="evaluation items per task")
     return parser.parse_args()
 
@@ -259,9 +259,9 @@ def main() -> None:
         str(chosen.factor), "--processes", str(chosen.processes), "--seed", str(chosen.seed)])
     torch._dynamo.config.recompile_limit = 64
     torch.backends.cuda.matmul.allow_tf32 = True
-    if chosen.cache and chosen.cache.exists():
-        torch.compiler.load_cache_artifacts(chosen.cache.read_bytes())
+    parts = compiled.load(chosen.compiled) if chosen.compiled else 0
     trainer = Trainer(chosen, began)
+    trainer.say(f"{parts} parts of compiled regions loaded")
     trainer.say(f"{sum(v.numel() for v in trainer.masters.values())} parameters")
     trainer.backbone(chosen.seconds - chosen.draft_seconds - chosen.eval_seconds)
     trainer.write(chosen.out, {})
@@ -278,10 +278,8 @@ def main() -> None:
     trainer.write(chosen.out, result)
     trainer.say("written")
     maker.wait()
-    if chosen.cache:
-        artifacts = torch.compiler.save_cache_artifacts()
-        held = io.BytesIO(artifacts[0] if artifacts else b"")
-        (chosen.out / "compiled.bin").write_bytes(held.getvalue())
+    if chosen.keep_compiled:
+        trainer.say(f"{compiled.save(chosen.out) / 2**20:.1f} MiB of compiled regions")
     trainer.say("done")
 
 

@@ -1,0 +1,129 @@
+"""Text to token ids and back; what a user types never becomes a control token.
+
+In: tokenizer.json of a checkpoint. Out: ids, text, bytes of a token.
+Does not know: chat formats, torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as Library
+
+from deepinfer.errors import ModelError
+
+FILE = "tokenizer.json"
+BEGIN, END, PAD = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"
+THINK, THINK_END = "<think>", "</think>"
+
+
+class BadTokenizer(ModelError):
+    """The tokenizer of a checkpoint is missing, broken, or lacks a token that is needed."""
+
+
+def _byte_of_character() -> dict[str, int]:
+    """Byte-level BPE writes printable Latin-1 bytes as themselves and shifts the others to 256."""
+    own = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    table = {chr(byte): byte for byte in own}
+    others = [byte for byte in range(256) if byte not in own]
+    return table | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTES = _byte_of_character()
+
+
+class Tokenizer:
+    """The tokenizer of one checkpoint. `control_ids` are all added tokens, special or not."""
+
+    def __init__(self, file: str | Path) -> None:
+        self.file = Path(file)
+        text = self._read()
+        parsed: dict[str, Any] = json.loads(text)
+        self._whole = Library.from_str(text)
+        # a second one without added tokens: in it a typed "<｜User｜>" is nothing but characters
+        self._plain = Library.from_str(json.dumps(parsed | {"added_tokens": []}))
+        added = parsed.get("added_tokens", [])
+        self._added = {int(one["id"]): str(one["content"]) for one in added}
+        self._special = {int(one["id"]) for one in added if one.get("special")}
+        self.size = self._whole.get_vocab_size(with_added_tokens=True)
+        self._pieces: dict[int, bytes] = {}
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Tokenizer:
+        """The tokenizer of the checkpoint in `folder`."""
+        return cls(Path(folder) / FILE)
+
+    def _read(self) -> str:
+        try:
+            text = self.file.read_text(encoding="utf-8")
+            Library.from_str(text)
+        except OSError as cause:
+            raise BadTokenizer(f"{self.file}: the tokenizer cannot be read: {cause}") from cause
+        except Exception as cause:  # the library raises plain Exception for every fault
+            raise BadTokenizer(f"{self.file}: this is no tokenizer: {cause}") from cause
+        return text
+
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Ids that no user text may produce."""
+        return frozenset(self._added)
+
+    @property
+    def control_tokens(self) -> dict[str, int]:
+        """Spelling of every control token."""
+        return {text: number for number, text in self._added.items()}
+
+    @property
+    def bos_id(self) -> int:
+        return self.id_of(BEGIN)
+
+    @property
+    def eos_id(self) -> int:
+        return self.id_of(END)
+
+    @property
+    def pad_id(self) -> int:
+        return self.id_of(PAD)
+
+    def id_of(self, token: str) -> int:
+        """Id of a token by its spelling in the vocabulary."""
+        number = self._whole.token_to_id(token)
+        if number is None:
+            raise BadTokenizer(f"{self.file}: the vocabulary has no token {token!r}")
+        return int(number)
+
+    def spelling(self, token_id: int) -> str:
+        """The token's raw spelling in the vocabulary."""
+        token = self._whole.id_to_token(token_id)
+        if token is None:
+            raise BadTokenizer(f"{self.file}: there is no token {token_id}; ids end at {self.size - 1}")
+        return str(token)
+
+    def encode(self, text: str, parse_special: bool = False) -> list[int]:
+        """Ids of a text. Control tokens are matched only with parse_special."""
+        library = self._whole if parse_special else self._plain
+        ids: list[int] = library.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of ids; bytes that are no UTF-8 become U+FFFD."""
+        return str(self._whole.decode(list(ids), skip_special_tokens=skip_special))
+
+    def is_hidden(self, token_id: int) -> bool:
+        """Whether decode with skip_special leaves this token out."""
+        return token_id in self._special
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes one token stands for."""
+        known = self._pieces.get(token_id)
+        if known is None:
+            spelling = self.spelling(token_id)
+            if token_id in self._added or any(one not in _BYTES for one in spelling):
+                known = spelling.encode()
+            else:
+                known = bytes(_BYTES[one] for one in spelling)
+            self._pieces[token_id] = known
+        return known
