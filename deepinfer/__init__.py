@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from deepinfer.errors import DeepInferError as DeepInferError
     from deepinfer.output import Output as Output
-    from deepinfer.run import LLM as LLM
-    from deepinfer.run import run as run
+    from deepinfer.llm import LLM as LLM
+    from deepinfer.llm import run as run
     from deepinfer.sample.params import SamplingParams as SamplingParams
 
 __version__ = "0.2.0"
 
 _HOMES = {
-    "LLM": "deepinfer.run",
-    "run": "deepinfer.run",
+    "LLM": "deepinfer.llm",
+    "run": "deepinfer.llm",
     "Output": "deepinfer.output",
     "SamplingParams": "deepinfer.sample.params",
     "DeepInferError": "deepinfer.errors",
@@ -30,5 +30,5 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"deepinfer has no public name {name!r}; it has {', '.join(_HOMES)}")
     value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value  # the function `run` stays in front of the module of that name
+    globals()[name] = value
     return value

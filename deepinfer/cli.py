@@ -129,7 +129,7 @@ def run(
         stop=stop or [],
     )
     options = {} if raw else _thinking(think)
-    from deepinfer.run import LLM
+    from deepinfer.llm import LLM
 
     with LLM(model, quiet=quiet or as_json, **given) as llm:
         if len(texts) == 1 and not as_json:
@@ -151,7 +151,7 @@ def chat(
     debug: Debug = False,
 ) -> None:
     """Talk with the model; /help lists the commands."""
-    from deepinfer.run import LLM
+    from deepinfer.llm import LLM
     from deepinfer.sample.params import SamplingParams
     from deepinfer.terminal import Conversation
 

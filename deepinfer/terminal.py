@@ -14,7 +14,7 @@ from typing import Any
 
 from deepinfer.errors import DeepInferError, UsageError
 from deepinfer.output import Output
-from deepinfer.run import LLM
+from deepinfer.llm import LLM
 from deepinfer.sample.params import SamplingParams
 
 HELP = "/reset forgets, /system TEXT, /think off|on|1..100, /save FILE, /load FILE, /quit"

@@ -202,7 +202,7 @@ class Assembler:
 
         generator = recipe.ChatCompletionRequest.chunk_generator(prompt.request, "reply", NAME)
         options = prompt.request.parsing_options
-        self._recipe = recipe
+        self._recipe, self._tokenizer = recipe, tokenizer
         self._processor = recipe.StreamProcessor(
             generator, options, _decoder(str(tokenizer.file))
         )
@@ -227,7 +227,9 @@ class Assembler:
             return ""
         self._raw.push(ids)
         before = len(self._content)
-        self._take(self._processor.push(self._recipe.InferenceChunk.tokens(list(ids))))
+        # begin, end and pad are no words; the parser would pass them on as text
+        shown = [one for one in ids if not self._tokenizer.is_hidden(one)]
+        self._take(self._processor.push(self._recipe.InferenceChunk.tokens(shown)))
         if self._thinks and len(self._content) == before:
             self.reasoning_tokens += len(ids)
         return self._fresh(before)
