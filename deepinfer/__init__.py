@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deepinfer.errors import DeepInferError as DeepInferError
-    from deepinfer.output import Output as Output
     from deepinfer.llm import LLM as LLM
     from deepinfer.llm import run as run
+    from deepinfer.output import Output as Output
     from deepinfer.sample.params import SamplingParams as SamplingParams
 
 __version__ = "0.2.0"

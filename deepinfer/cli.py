@@ -48,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command = typer.main.get_command(app)
         code = command.main(args=words, prog_name="deepinfer", standalone_mode=False)
     except typer.exceptions.TyperException as error:  # wrong option, missing argument
-        code = _say(getattr(error, "format_message", lambda: str(error))(), 2, debug)
+        words_of = getattr(error, "format_message", error.__str__)
+        code = _say(words_of(), 2, debug)
     except typer.exceptions.Abort:
         code = 130
     except DeepInferError as error:

@@ -6,7 +6,7 @@ Does not know: any other room.
 
 
 class DeepInferError(Exception):
-    """A failure with a cause, a place and an answer. `exit_code` is what the command line returns."""
+    """A failure with a cause, a place and an answer. The command line returns `exit_code`."""
 
     exit_code = 2
 

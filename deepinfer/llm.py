@@ -265,7 +265,7 @@ class LLM:
 
 
 class Serving:
-    """Running requests: iterate for the deltas; `outputs` are complete at the end or after close."""
+    """Running requests: iterate for the deltas; `outputs` are whole at the end or after close."""
 
     def __init__(self, llm: LLM, requests: list[Request]) -> None:
         self._llm, self._requests = llm, requests

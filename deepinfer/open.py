@@ -41,7 +41,7 @@ class Opened:
 
 
 def plan_model(model: str | Path, settings: Settings, drafts: bool = False) -> Opened:
-    """Everything up to the plan; reads config.json and nothing else. `drafts` adds the draft stages."""
+    """Everything up to the plan; reads only config.json. `drafts` adds the draft stages."""
     folder = find_model(
         model,
         hf_model_dir=settings.hf_model_dir,

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from deepinfer.errors import DeepInferError, UsageError
-from deepinfer.output import Output
 from deepinfer.llm import LLM
+from deepinfer.output import Output
 from deepinfer.sample.params import SamplingParams
 
 HELP = "/reset forgets, /system TEXT, /think off|on|1..100, /save FILE, /load FILE, /quit"

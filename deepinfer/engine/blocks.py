@@ -1,7 +1,7 @@
 """Store: hands out window slots and cache blocks, and takes them back.
 
 In: how many tokens a sequence may reach. Out: a slot and block numbers.
-Does not know: tensors, texts, who asks. Block 0 is never handed out: rows without a home point there.
+Does not know: tensors, texts, who asks. Block 0 is never handed out: homeless rows point there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Geometry:
 
 
 class Store:
-    """Free lists of slots and blocks, first in first out, so that freed content survives longest."""
+    """Free lists of slots and blocks, first in first out: freed content survives longest."""
 
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry

@@ -27,7 +27,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Entry:
-    """Part of one step: `rows` tokens of a sequence from `first` on; logits of the last `wanted`."""
+    """Part of a step: `rows` tokens of a sequence from `first`; logits of the last `wanted`."""
 
     sequence: Sequence
     first: int

@@ -44,7 +44,8 @@ class Wish:
     """What the caller decides before anything is loaded.
 
     slots sequences run at a time and share room for `tokens` tokens; a step has at most
-    `step_tokens` rows. `utilization` is the part of the memory that may be used. modes reach every kernel (accumulate, rounding, batch_invariant ...).
+    `step_tokens` rows. `utilization` is the part of the memory that may be used. modes reach every
+    kernel (accumulate, rounding, batch_invariant ...).
     """
 
     name: str

@@ -1,6 +1,6 @@
 """From tensor names to layers: the only place, beside the inventory, that spells the checkpoint.
 
-In: a checked Checkpoint and the table. Out: Backbone and Drafter, every weight in its kernel's packing.
+In: a checked Checkpoint, the table. Out: Backbone and Drafter, weights in their kernels' packing.
 Does not know: what a packing looks like.
 """
 
@@ -41,7 +41,8 @@ class Assembler:
 
     def backbone(self) -> Backbone:
         """All layers in front of the head."""
-        layers = tuple(self._layer(f"layers.{l}.", l) for l in range(self.shape.num_hidden_layers))
+        numbers = range(self.shape.num_hidden_layers)
+        layers = tuple(self._layer(f"layers.{number}.", number) for number in numbers)
         return Backbone(
             embed=self._prepare("tensor.embed", self._weight("embed")),
             layers=layers,
@@ -190,6 +191,6 @@ def _stack(weights: list[Weight]) -> Weight:
 
 
 def _bytewise(join: Any, parts: list[Tensor]) -> Tensor:
-    """Joins tensors of one-byte types by their bytes, so that no type needs an operator of its own."""
+    """Joins tensors of one-byte types by their bytes: few operators exist for those types."""
     joined: Tensor = join([part.view(torch.uint8) for part in parts])
     return joined.view(parts[0].dtype)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.model.batch import Batch, Caches, Groups
+from deepinfer.model.batch import Batch, Caches
 from deepinfer.model.shape import Shape
 from deepinfer.ops.table import Table
 
@@ -131,7 +131,7 @@ def _extend(
     shape: Shape,
     ops: Table,
 ) -> None:
-    """Writes the entries and index keys of the groups that close in this step (backbone 3.6, 3.7)."""
+    """Writes entries and index keys of the groups that close in this step (backbone 3.6, 3.7)."""
     groups, eps = batch.groups[p.ratio], shape.rms_norm_eps
     if p.ratio == 1:
         latent = ops.tensor_rms_norm(ops.gemm_dense_bf16(x, c.wkv), c.norm, eps)

@@ -17,7 +17,7 @@ from deepinfer.ops.table import Table
 
 @dataclass(frozen=True)
 class Experts:
-    """gate, w13 (gate and up side by side), w2, shared13, shared2 are prepared; bias [experts] f32."""
+    """gate, w13 (gate and up as one), w2, shared13, shared2 are prepared; bias [experts] f32."""
 
     gate: Any
     bias: Tensor

@@ -28,7 +28,7 @@ _OFFICIAL = {
 
 @dataclass(frozen=True)
 class Engram:
-    """table, wkv are prepared; q_weight, k_weight [copies, hidden] bf16; hash constants are int64."""
+    """table, wkv are prepared; q_weight, k_weight [copies, hidden] bf16; the rest is int64."""
 
     table: Any
     wkv: Any

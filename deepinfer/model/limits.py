@@ -131,7 +131,7 @@ def _check_engram(shape: "Shape") -> None:
     for layer, count, expected in zip(layers, rows, _table_rows(shape), strict=True):
         if count != expected:
             raise refuse(
-                "engram_num_embeddings", count, f"{expected}, the sum of the primes of layer {layer}"
+                "engram_num_embeddings", count, f"{expected}, the sum of layer {layer}'s primes"
             )
     if shape.engram_compressed_vocab_size > shape.vocab_size:
         raise refuse(

@@ -1,6 +1,6 @@
 """Hyper-connections: four copies of the residual, mixed at every site with a lag of one site.
 
-In: the stream [tokens, copies, hidden] and the site's parameters. Out: a sublayer's input, the new stream.
+In: the stream [tokens, copies, hidden], a site's parameters. Out: a sublayer's input, the stream.
 Does not know: what the sublayer computes.
 """
 
@@ -16,7 +16,7 @@ from deepinfer.ops.table import Table
 
 @dataclass(frozen=True)
 class Site:
-    """Parameters of one site: fn [24, 4 * hidden], scale [3], base [24], norm [hidden] of its input."""
+    """One site: fn [24, 4 * hidden], scale [3], base [24], and the norm [hidden] of its input."""
 
     fn: Tensor
     scale: Tensor
@@ -26,7 +26,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Mixes:
-    """What a site computes from the stream at its entry: pre is for the *next* site (backbone 3.3)."""
+    """What a site computes from the stream at its entry; pre is for the *next* site (3.3)."""
 
     pre: Tensor
     post: Tensor
@@ -42,7 +42,7 @@ def mixes(site: Site, stream: Tensor, shape: Shape, ops: Table) -> Mixes:
 
 
 def enter(site: Site, stream: Tensor, pre: Tensor, shape: Shape, ops: Table) -> Tensor:
-    """The sublayer's input [tokens, hidden]: collapse with the mix of the site before, then norm."""
+    """The sublayer's input [tokens, hidden]: collapse with the mix of the site before, norm."""
     return ops.tensor_rms_norm(
         ops.tensor_hyper_collapse(stream, pre), site.norm, shape.rms_norm_eps
     )

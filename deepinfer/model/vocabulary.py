@@ -28,7 +28,7 @@ def check_tokenizer(folder: Path, vocab_size: int | None) -> Iterator[Finding]:
     model = parsed.get("model") if isinstance(parsed, dict) else None
     vocab = model.get("vocab") if isinstance(model, dict) else None
     added = _added(parsed)
-    if not isinstance(vocab, dict) or added is None:
+    if not isinstance(model, dict) or not isinstance(vocab, dict) or added is None:
         yield Finding(TOKENIZER, None, "model.vocab and added_tokens", "none that can be read")
         return
     yield from _check_ids(vocab, added, vocab_size)
@@ -60,7 +60,10 @@ def _check_ids(
     count = len(set(numbers))
     if count != len(numbers) or count != max(numbers, default=-1) + 1:
         yield Finding(
-            TOKENIZER, None, "one id per token, without a gap", f"{len(numbers)} tokens, {count} ids"
+            TOKENIZER,
+            None,
+            "one id per token, without a gap",
+            f"{len(numbers)} tokens, {count} ids",
         )
     if vocab_size is not None and count != vocab_size:
         yield Finding(TOKENIZER, None, f"{vocab_size} tokens (vocab_size)", f"{count} tokens")

@@ -123,7 +123,7 @@ class Checkpoint:
 
     def _claim(self, name: str, entry: Entry) -> None:
         if name in self._copied:
-            raise ModelError(f"{self.folder}: {name} was read before; keep it, do not read it twice")
+            raise ModelError(f"{self.folder}: {name} was read before; keep it instead")
         self.bytes_read += entry.bytes
 
     def _view(self, entry: Entry) -> torch.Tensor:
@@ -155,7 +155,7 @@ class Checkpoint:
         self, name: str, entry: Entry, progress: Callable[[int], None] | None
     ) -> torch.Tensor:
         flat = torch.empty(entry.bytes, dtype=torch.uint8)
-        window = memoryview(flat.numpy())
+        window = memoryview(flat.numpy().data)
         with (self.folder / entry.file).open("rb", buffering=0) as stream:
             stream.seek(entry.start)
             place = 0

@@ -102,7 +102,7 @@ def index_logits(  # type: ignore[empty-body]
     candidates: Tensor | None = None,
     candidate_size: int = 0,
 ) -> Tensor:
-    """Scores of the cached entries of each token's sequence: sum over heads of weight * relu(q . k).
+    """Scores of the cached entries of each token's sequence: sum over heads of w * relu(q . k).
 
     query        [tokens, index_heads, index_dim] bf16, RoPE applied; Q4i is part of this operator
     weights      [tokens, index_heads] bf16; scale is applied to them, with one bf16 rounding
@@ -112,7 +112,7 @@ def index_logits(  # type: ignore[empty-body]
     count        largest number of visible entries
     candidates   [tokens, c] int32 block numbers in increasing order, -1 empty, of candidate_size
                  entries each; None scores everything
-    returns      [tokens, count] f32, or [tokens, c * candidate_size] f32 in the order of candidates;
+    returns      [tokens, count] f32, or [tokens, c * candidate_size] in the order of candidates;
                  -inf where not visible
     Source: backbone 3.7.
     """

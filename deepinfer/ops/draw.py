@@ -21,7 +21,7 @@ class Draw:
         return torch.randn(shape, generator=self.generator)
 
     def bf16(self, *shape: int, edge: str = "", size: float = 1.0) -> Tensor:
-        """Normal numbers in bf16; edges: zeros, tiny (1e-6), huge (1e4), strided (not contiguous)."""
+        """Normal numbers in bf16; edges: zeros, tiny (1e-6), huge (1e4), strided."""
         factor = {"zeros": 0.0, "tiny": 1e-6, "huge": 1e4}.get(edge, 1.0)
         if edge == "strided":
             wide = self.f32(*shape[:-1], 2 * shape[-1]) * size

@@ -35,7 +35,7 @@ class Dispatched(NamedTuple):
 def dispatch(  # type: ignore[empty-body]
     x: Quantized, experts: Tensor, weights: Tensor, count: int, group: Any
 ) -> Dispatched:
-    """Sends each row to the ranks that hold its experts; expert e lives on rank e // (count / ranks).
+    """Sends rows to the ranks of their experts; expert e lives on rank e // (count / ranks).
 
     x        Quantized [tokens, k], layouts of kinds `activations`, `expert_rows`; tokens may be 0
     experts  [tokens, top_k] int32 in increasing number; weights [tokens, top_k] f32
@@ -61,7 +61,7 @@ def all_reduce(x: Tensor, group: Any) -> Tensor:  # type: ignore[empty-body]
 
 
 def all_gather(x: Tensor, group: Any) -> Tensor:  # type: ignore[empty-body]
-    """Rows of all ranks one after the other: [n_r, ...] per rank -> [sum of n_r, ...]. n_r may differ."""
+    """Rows of all ranks in rank order: [n_r, ...] per rank -> [sum of n_r, ...]; n_r may differ."""
 
 
 def reduce_scatter(x: Tensor, group: Any) -> Tensor:  # type: ignore[empty-body]

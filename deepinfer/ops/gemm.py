@@ -55,8 +55,8 @@ def logits(x: Tensor, weight: Any) -> Tensor:  # type: ignore[empty-body]
 def batched(x: Tensor, weight: Any) -> Tensor:  # type: ignore[empty-body]
     """One product per output group.
 
-    x        [tokens, groups, k] bf16; weight prepared Weight [groups * n, k] e4m3 with 32x32 scales,
-             dequantized and rounded to bf16
+    x        [tokens, groups, k] bf16
+    weight   prepared Weight [groups * n, k] e4m3 with 32x32 scales, dequantized, rounded to bf16
     returns  [tokens, groups, n] bf16, FP32 accumulation
     Source: backbone 3.5 step 7, 2.4.
     """

@@ -17,7 +17,7 @@ class Tolerance:
     """How far a kernel may be from the reference. `kind` is "exact", "relative" or "ulp".
 
     relative  norm of the difference over norm of the reference, at most `value`
-    ulp       share of unequal elements at most `share`, each off by at most `value` units in the last place
+    ulp       at most `share` of the elements unequal, each by at most `value` units in the last place
     """
 
     kind: str
@@ -60,12 +60,12 @@ class Kind:
 
 
 Inputs = Callable[..., Mapping[str, Any]]
-"""inputs(dims, tokens, seed, edge) -> keyword arguments of one call; edges are named in `Operator.edges`."""
+"""inputs(dims, tokens, seed, edge) -> arguments of one call; `Operator.edges` names the edges."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One row of the catalogue. `call` is a signature without a body: its parameters are the contract."""
+    """One row of the catalogue. `call` has no body: its parameters and docstring are the contract."""
 
     name: str
     call: Callable[..., Any]

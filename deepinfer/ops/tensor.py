@@ -69,7 +69,7 @@ def swiglu_quantize(  # type: ignore[empty-body]
     """The expert activation: clamp, silu(gate) * up, routing weight, BF16 rounding, then Q8.
 
     gate_up  [rows, 2 * width] bf16, gate first
-    weight   [rows] f32 routing weights, applied before the down projection; None for a shared expert
+    weight   [rows] f32 routing weights, applied before the down projection; None: shared expert
     limit    gate is clamped from above, up on both sides
     returns  Quantized [rows, width]
     Source: backbone 3.8 step 4.
@@ -120,8 +120,8 @@ def hyper_pre(  # type: ignore[empty-body]
     """The three mixes of a hyper-connection site.
 
     stream   [tokens, copies, hidden] bf16
-    fn       [copies * (2 + copies), copies * hidden] f32; scale [3] f32; base [copies * (2 + copies)] f32
-    steps    Sinkhorn steps: a softmax over rows, then `steps` column and `steps` - 1 row normalizations
+    fn       [copies * (2 + copies), copies * hidden] f32; scale [3] f32; base like fn's rows
+    steps    Sinkhorn: a softmax over rows, then `steps` column and `steps` - 1 row normalizations
     returns  pre [tokens, copies] f32, post [tokens, copies] f32, mix [tokens, copies, copies] f32
     Source: backbone 3.3 steps 1-4.
     """
@@ -137,7 +137,7 @@ def hyper_collapse(stream: Tensor, pre: Tensor) -> Tensor:  # type: ignore[empty
 
 
 def hyper_post(stream: Tensor, y: Tensor, post: Tensor, mix: Tensor) -> Tensor:  # type: ignore[empty-body]
-    """Writes a sublayer's output back: stream'[k] = post[k] * y + sum over i of mix[i, k] * stream[i].
+    """Writes an output back: stream'[k] = post[k] * y + sum over i of mix[i, k] * stream[i].
 
     stream   [tokens, copies, hidden] bf16; y [tokens, hidden] bf16
     post     [tokens, copies] f32; mix [tokens, copies, copies] f32, summed over its first index
@@ -160,7 +160,7 @@ def hash_lookup(  # type: ignore[empty-body]
 ) -> Tensor:
     """Rows of the n-gram table for each token.
 
-    history      [tokens, ngram] int64 compressed ids at p, p-1, ...; -1 where the look-back is blocked
+    history      [tokens, ngram] int64 compressed ids at p, p-1, ...; -1 where it is blocked
     multipliers  [ngram] int64; primes, offsets [columns] int64
     pad          compressed id used where the look-back is blocked
     returns      [tokens, columns] int64, offsets included
@@ -207,7 +207,7 @@ def entry_rows(  # type: ignore[empty-body]
 
 
 def pick_rows(x: Tensor, rows: Tensor) -> Tensor:  # type: ignore[empty-body]
-    """Some rows of a tensor: [tokens, ...], rows [n] int64 -> [n, ...]. Source: engine 2.1 (wants)."""
+    """Some rows: x [tokens, ...], rows [n] int64 -> [n, ...]. Source: engine 2.1 (wants)."""
 
 
 def _embed(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class Weight(NamedTuple):
 
     values  [out, in] bf16 / f32 / float8_e4m3fn, or int8 [out, in / 2] with two E2M1 codes a byte;
             experts add a leading axis
-    scale   float8_e8m0fnu [out / 32, in / 32] (dense), [out, in / 32] (experts, Engram rows), or None
+    scale   float8_e8m0fnu [out / 32, in / 32] (dense), [out, in / 32] (experts, Engram), or None
     """
 
     values: torch.Tensor
@@ -27,7 +27,7 @@ class Quantized(NamedTuple):
     """Activation rows on the Q8 grid, in the layout of kind `activations`.
 
     In layout "rows": values [rows, k] float8_e4m3fn, scale [rows, k / 32] float8_e8m0fnu.
-    Without activation rounding (the reference's `rounding="none"`): the rows themselves, scale None.
+    Without rounding (the reference's `rounding="none"`): the rows themselves, scale None.
     """
 
     values: torch.Tensor

@@ -29,7 +29,7 @@ from deepinfer.plugin.types import Absent, Answer
 
 DEEPINFER_API = (1, 0)
 
-# operator -> kinds of shared bytes; a kernel of this platform exists for each layout of kv and index
+# operator -> kinds of shared bytes; a kernel exists for each layout of kv and index
 _OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
     "attention": {
         "store_window": ("kv",),

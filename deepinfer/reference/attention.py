@@ -151,7 +151,7 @@ def candidate_blocks(
 
 
 def _best(scores: Tensor, top_k: int, n: Numerics) -> Tensor:
-    """Column numbers of the best scores that are not masked, increasing, -1 behind: [rows, top_k]."""
+    """Columns of the best scores that are not masked, increasing, -1 behind: [rows, top_k]."""
     if n.release:  # leaves ties to the library (backbone 3.7, ties)
         order = scores.topk(min(top_k, scores.shape[1]), dim=-1, sorted=False).indices
     else:  # a stable sort keeps the lowest number

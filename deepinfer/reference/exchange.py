@@ -18,7 +18,7 @@ from deepinfer.reference.numerics import OFFICIAL, Numerics
 
 
 class Ticket(NamedTuple):
-    """How results find home: rows sent and received per rank, the order of both, pairs per token."""
+    """How results find home: rows sent and received per rank, both orders, pairs per token."""
 
     sent: list[int]
     received: list[int]

@@ -88,7 +88,7 @@ def unpack_pairs(pairs: Tensor) -> Tensor:
 
 
 def scaled(values: Tensor, scale: Tensor, size: int) -> Tensor:
-    """values [..., k] times scale [..., k / size], in f32 (exact: a product of two short mantissas)."""
+    """values [..., k] times scale [..., k / size], exact in f32: both mantissas are short."""
     return (values.float().unflatten(-1, (-1, size)) * scale.float()[..., None]).flatten(-2)
 
 

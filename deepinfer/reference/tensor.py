@@ -1,4 +1,4 @@
-"""Norms, rotations, quantizers, routing, hyper-connections and the n-gram memory, as the specification reads.
+"""Norms, rotations, quantizers, routing, hyper-connections and the n-gram memory, as specified.
 
 In: tensors of the catalogue's contracts. Out: the same.
 Does not know: caches, devices, speed.

@@ -211,7 +211,7 @@ class Bench:
         return ids
 
     def _logits(self, ids: list[int], wanted: int) -> torch.Tensor:
-        """Logits of the last `wanted` places of one sequence, prefilled in chunks: [wanted, vocab]."""
+        """Logits of the last `wanted` places of a sequence, in chunks: [wanted, vocabulary]."""
         sequence = Tokens(ids, 0, list(range(1, self._blocks)))
         step, parts = self.opened.step_tokens, []
         for first in range(0, len(ids), step):

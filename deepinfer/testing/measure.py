@@ -65,7 +65,8 @@ class Report:
         ]
         compared = sum(line.tensors for line in self.lines)
         failed = sum(line.failed for line in self.lines)
-        end = f"{self.folder} on {self.platform}: {compared} tensors compared, {failed} beyond tolerance"
+        where = f"{self.folder} on {self.platform}"
+        end = f"{where}: {compared} tensors compared, {failed} beyond tolerance"
         return "\n".join([head, *rows, end])
 
 

@@ -152,7 +152,7 @@ def _pieces(prompt: str, ranges: Sequence[tuple[int, int]]) -> list[tuple[str, b
 
 
 def _with_effort(pieces: list[tuple[str, bool]], number: int) -> list[tuple[str, bool]]:
-    """The effort line, which the renderer writes behind the second control token, with our number."""
+    """The effort line, written behind the second control token, with our number."""
     place = next((at for at, (_, control) in enumerate(pieces) if not control), None)
     if place != 2 or not _EFFORT_LINE.match(pieces[2][0]):
         raise BadConversation(f"effort = {number}: the prompt has no effort line to put it in")

@@ -58,7 +58,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 class TextStream:
-    """Words out for raw completions: `push` ids, get final text; joined pieces are the whole text."""
+    """Words out for raw completions: `push` ids, get final text; the pieces join to the whole."""
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ class Tokenizer:
         """The token's raw spelling in the vocabulary."""
         token = self._whole.id_to_token(token_id)
         if token is None:
-            raise BadTokenizer(f"{self.file}: there is no token {token_id}; ids end at {self.size - 1}")
+            raise BadTokenizer(f"{self.file}: no token {token_id}; ids end at {self.size - 1}")
         return str(token)
 
     def encode(self, text: str, parse_special: bool = False) -> list[int]:

@@ -34,8 +34,16 @@ def refused(done: subprocess.CompletedProcess[str], code: int = 2) -> str:
 
 def test_run_streams_an_answer_and_a_summary_line():
     done = deepinfer(
-        "run", "--platform", "reference", "--model", "tiny", "--max-tokens", "10",
-        "--temperature", "0", "Tell me a story about a fox and a lantern.",
+        "run",
+        "--platform",
+        "reference",
+        "--model",
+        "tiny",
+        "--max-tokens",
+        "10",
+        "--temperature",
+        "0",
+        "Tell me a story about a fox and a lantern.",
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
@@ -46,7 +54,9 @@ def test_run_streams_an_answer_and_a_summary_line():
 def test_a_file_of_prompts_is_answered_as_one_json_document(tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("Hello\nWho are you?\n")
-    done = deepinfer("run", "--platform", "reference", "--file", str(file), "--max-tokens", "4", "--json")
+    done = deepinfer(
+        "run", "--platform", "reference", "--file", str(file), "--max-tokens", "4", "--json"
+    )
     outputs = json.loads(done.stdout)
     assert [output["index"] for output in outputs] == [0, 1]
     assert {"text", "token_ids", "finish_reason", "usage", "plan_id"} <= set(outputs[0])
@@ -95,7 +105,9 @@ def test_explain_shows_the_contract_and_who_serves_it():
     assert done.returncode == 0, done.stderr
     assert "reference:eager" in done.stdout
     assert "window cache of the layer" in done.stdout
-    assert "attention.sparse_decode" in refused(deepinfer("explain", "attention.sparse_decod", "--platform", "reference"))
+    assert "attention.sparse_decode" in refused(
+        deepinfer("explain", "attention.sparse_decod", "--platform", "reference")
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,7 +116,10 @@ def test_explain_shows_the_contract_and_who_serves_it():
         (["run", "--no-such-option"], "--no-such-option"),
         (["zzz"], "zzz"),
         (["run", "--platform", "reference", "--file", "missing.txt"], "missing.txt"),
-        (["run", "--platform", "reference", "--model", "no/such/folder/x", "Hi"], "no/such/folder/x"),
+        (
+            ["run", "--platform", "reference", "--model", "no/such/folder/x", "Hi"],
+            "no/such/folder/x",
+        ),
         (["run", "--platform", "reference", "--temperature", "-1", "Hi"], "temperature"),
         (["run", "--platform", "reference", "--think", "maybe", "Hi"], "--think maybe"),
         (["run", "--platform", "reference", "--set", "max_model_lem=3", "Hi"], "max_model_len"),
@@ -116,7 +131,9 @@ def test_wrong_words_are_answered_with_one_sentence(words, expected):
 
 
 def test_debug_shows_the_traceback():
-    done = deepinfer("run", "--platform", "reference", "--model", "nowhere_at_all/", "--debug", "Hi")
+    done = deepinfer(
+        "run", "--platform", "reference", "--model", "nowhere_at_all/", "--debug", "Hi"
+    )
     assert done.returncode == 2
     assert "Traceback" in done.stderr
 

@@ -50,7 +50,9 @@ def test_streamed_pieces_join_to_the_whole_text(llm):
 def test_a_stop_string_ends_the_text_and_is_cut_off(llm):
     free = llm.generate(["Once upon a time"], GREEDY)[0].text
     stop = free[3:6]
-    output = llm.generate(["Once upon a time"], SamplingParams(temperature=0, max_tokens=12, stop=[stop]))[0]
+    output = llm.generate(
+        ["Once upon a time"], SamplingParams(temperature=0, max_tokens=12, stop=[stop])
+    )[0]
     assert output.text == free[: free.index(stop)]
     assert output.finish_reason == "stop"
 
@@ -66,7 +68,9 @@ def test_closing_the_iterator_frees_everything(llm):
 def test_a_seed_reproduces_and_is_always_reported(llm):
     hot = SamplingParams(temperature=1.0, max_tokens=10)
     first = llm.generate(["The cat"], hot)[0]
-    again = llm.generate(["The cat"], SamplingParams(temperature=1.0, max_tokens=10, seed=first.seed))[0]
+    again = llm.generate(
+        ["The cat"], SamplingParams(temperature=1.0, max_tokens=10, seed=first.seed)
+    )[0]
     assert again.token_ids == first.token_ids
 
 
@@ -85,12 +89,16 @@ def test_a_prompt_longer_than_the_context_fails_alone(llm):
 
 
 def test_all_bad_prompts_are_reported_together_before_any_work(llm):
-    with pytest.raises(BadPrompts, match=r"2 of 3 prompts were refused[\s\S]*prompt 0[\s\S]*prompt 2"):
+    with pytest.raises(
+        BadPrompts, match=r"2 of 3 prompts were refused[\s\S]*prompt 0[\s\S]*prompt 2"
+    ):
         llm.generate([[99999], [5], [-1]], GREEDY)
 
 
 def test_an_answer_never_passes_the_context(llm):
-    output = llm.generate([[5] * 508], SamplingParams(temperature=0, max_tokens=100, ignore_eos=True))[0]
+    output = llm.generate(
+        [[5] * 508], SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+    )[0]
     assert output.usage.total_tokens == 512
     assert output.finish_reason == "length"
 
@@ -151,7 +159,9 @@ def test_several_samples_are_refused_by_name(llm):
 
 
 def test_decode_sequence_off_returns_ids_only():
-    with LLM("tiny", platform="reference", quiet=True, max_model_len=256, decode_sequence=False) as ids_only:
+    with LLM(
+        "tiny", platform="reference", quiet=True, max_model_len=256, decode_sequence=False
+    ) as ids_only:
         output = ids_only.generate(["The cat"], GREEDY)[0]
     assert output.text == ""
     assert output.token_ids

@@ -278,7 +278,7 @@ def failing(problem):
     return run
 
 
-class Callable_:
+class CallableKernel:
     """A kernel that is an object, not a function."""
 
     def __call__(self, x, weight, eps=1e-6):
@@ -289,7 +289,7 @@ class Callable_:
     ("made", "said"),
     [
         (failing, "RuntimeError: 3 rows"),
-        (lambda problem: Callable_(), "RuntimeError: inside an object"),
+        (lambda problem: CallableKernel(), "RuntimeError: inside an object"),
         (lambda problem: functools.partial(failing(problem)), "RuntimeError: 3 rows"),
     ],
 )

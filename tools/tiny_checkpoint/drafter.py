@@ -10,7 +10,17 @@ from torch import Tensor
 
 from . import attention, experts, streams
 from .network import Packed, layer_views
-from .numerics import Numerics, average, fake_q8, linear, lookup, region, rms, similarity, wide_linear
+from .numerics import (
+    Numerics,
+    average,
+    fake_q8,
+    linear,
+    lookup,
+    region,
+    rms,
+    similarity,
+    wide_linear,
+)
 from .quantize import q8, straight_through
 from .shape import Shape
 
