@@ -190,4 +190,3 @@ def _caches(planned: Planned) -> Caches:
         offset += _nbytes(size)
     window = tuple(views["window"][layer] for layer in sorted(views["window"]))
     return Caches(window, views["entry"], views["index"], views["open"])
-

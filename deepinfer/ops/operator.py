@@ -17,7 +17,7 @@ class Tolerance:
     """How far a kernel may be from the reference. `kind` is "exact", "relative" or "ulp".
 
     relative  norm of the difference over norm of the reference, at most `value`
-    ulp       at most `share` of the elements unequal, each by at most `value` units in the last place
+    ulp       at most `share` of the elements unequal, each by at most `value` ulp
     """
 
     kind: str
@@ -65,7 +65,7 @@ Inputs = Callable[..., Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Operator:
-    """One row of the catalogue. `call` has no body: its parameters and docstring are the contract."""
+    """One row of the catalogue. `call` has no body: parameters and docstring are the contract."""
 
     name: str
     call: Callable[..., Any]

@@ -139,8 +139,13 @@ class Table:
     ) -> None:
         starts = {part.tokens[0] for one in bound for part in one.parts}
         known = {
-            "plan_id": plan_id, "_sealed": False, "_bound": {one.op: one for one in bound},
-            "_calls": {}, "_codes": codes, "_starts": sorted(starts), "_steps": {},
+            "plan_id": plan_id,
+            "_sealed": False,
+            "_bound": {one.op: one for one in bound},
+            "_calls": {},
+            "_codes": codes,
+            "_starts": sorted(starts),
+            "_steps": {},
         }
         for name, value in known.items():
             object.__setattr__(self, name, value)
@@ -344,8 +349,13 @@ def _chooser(one: BoundLike, calls: tuple[Call, ...], borders: list[int]) -> Cal
     if len(calls) > 2:
         pick = f"_calls[_place(_borders, {count})]"
     known = {
-        "_low": calls[0], "_high": calls[1], "_border": borders[0], "_calls": calls,
-        "_borders": borders, "_place": bisect_right, "_rows": _rows,
+        "_low": calls[0],
+        "_high": calls[1],
+        "_border": borders[0],
+        "_calls": calls,
+        "_borders": borders,
+        "_place": bisect_right,
+        "_rows": _rows,
     }
     choose: Any = eval(f"lambda {names}: {pick}({names})", known)
     choose.__defaults__ = one.defaults

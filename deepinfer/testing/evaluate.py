@@ -41,7 +41,7 @@ SHORT = (
 )
 # points that an engine may lose against the record (tiny checkpoint specification, section 4)
 POINTS = {"reading": 2, "json": 2, "recall_short": 2, "story": 2}
-QUICK_ITEMS, QUICK_TASKS = 4, ("story", *SHORT[:7])
+QUICK_ITEMS, QUICK_TASKS = 6, ("story", *SHORT[:7])
 STORY_TOKENS = 320
 
 

@@ -182,9 +182,9 @@ def generated(
 
 def measure(
     weights: Weights, compressed: Tensor, shape: Shape, words: Tokenizer, count: int,
-    say: Callable[[str], None],
+    say: Callable[[str], None], save: Callable[[dict], None],
 ) -> dict:
-    """All figures of eval.json."""
+    """All figures of eval.json; `save` gets what is known after each part."""
     result: dict = {"definitions": DEFINITIONS}
     result["heldout"] = bits_per_byte(weights, compressed, shape, words, EXACT)
     say(f"held out: {result['heldout']}")
@@ -198,6 +198,7 @@ def measure(
     result["ablation"] = shares(
         exact_match(weights, [i for i in recall if len(i.prompt) < 3000], compressed, shape, lone))
     say(f"without compressed attention: {result['ablation']}")
+    save(result)
     few = take([i for i in chosen if i.task in FREE_TASKS], min(count, 128))
     few += take([i for i in graded if len(i.prompt) < 700], min(count, 16))
     result["generated"] = generated(weights, few, compressed, shape, words, EXACT)
@@ -205,6 +206,7 @@ def measure(
     say(f"generated: {brief} " + " ".join(
         f"{name}: right {part['judged_right']:.3f} accepted {part['accepted_per_step']:.2f}"
         for name, part in result["generated"].items() if isinstance(part, dict)))
+    save(result)
     long = [i for i in graded if len(i.prompt) >= 3000]
     result["exact"] |= shares(exact_match(weights, long, compressed, shape, EXACT))
     result["ablation"] |= shares(exact_match(weights, long, compressed, shape, lone))

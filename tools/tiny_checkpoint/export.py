@@ -1,4 +1,4 @@
-"""Write masters as a checkpoint in the official layout, and as compact training snapshots.
+"""Write masters as a checkpoint in the official layout.
 
 In: FP32 masters, a configuration. Out: shards, index, config.json.
 Does not know: training, evaluation. Backbone specification 2.2 and 2.3.
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
-from .quantize import groups, pack_fp8_rows, pack_fp8_tiles, pack_mxfp4
+from .quantize import pack_fp8_rows, pack_fp8_tiles, pack_mxfp4
 from .shape import Shape
 from .weights import inventory
 
@@ -74,41 +74,3 @@ def write_checkpoint(
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1) + "\n")
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     return total
-
-
-def write_snapshot(masters: dict[str, Tensor], shape: Shape, folder: Path) -> None:
-    """Masters to continue from, in four files: experts as eight bits per value, the rest BF16."""
-    forms = inventory(shape)
-    experts, rest = {}, {}
-    for key, value in masters.items():
-        value = value.detach().cpu()
-        if forms[key].form == "fp4":
-            parts = groups(value, 32)
-            scale = parts.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 127
-            experts[key] = (parts / scale).round().to(torch.int8).contiguous()
-            experts[key + ".step"] = scale.half().contiguous()
-        else:
-            rest[key] = value.to(torch.float32 if forms[key].form == "f32" else torch.bfloat16)
-    folder.mkdir(parents=True, exist_ok=True)
-    keys = sorted(k for k in experts if not k.endswith(".step"))
-    for name, half in (("a", keys[::2]), ("b", keys[1::2])):
-        part = {k: experts[k] for key in half for k in (key, key + ".step")}
-        save_file(part, folder / f"masters-experts-{name}.safetensors")
-    keys = sorted(rest, key=lambda k: rest[k].numel())
-    for name, half in (("a", keys[::2]), ("b", keys[1::2])):
-        part = {k: rest[k].contiguous() for k in half}
-        save_file(part, folder / f"masters-rest-{name}.safetensors")
-
-
-def read_snapshot(folder: Path, device: str) -> dict[str, Tensor]:
-    """Masters from `write_snapshot`, as FP32."""
-    masters = {}
-    for file in sorted(folder.glob("masters-*.safetensors")):
-        held = load_file(file)
-        for key, value in held.items():
-            if key.endswith(".step"):
-                continue
-            step = held.get(key + ".step")
-            whole = value.float() if step is None else (value.float() * step.float()).flatten(-2)
-            masters[key] = whole.to(device)
-    return masters

@@ -53,9 +53,11 @@ class Optimizer:
         """One update from the gradients that backward left behind."""
         everything = [*self.matrices.values(), *self.rest.values()]
         grads = [value.grad for value in everything]
+        for grad in grads:  # one broken anchor of a draft must not end the run
+            torch.nan_to_num_(grad, 0.0, 0.0, 0.0)
         norm = torch.stack(torch._foreach_norm(grads)).norm()
         self.norm.copy_(norm)
-        torch._foreach_mul_(grads, (1.0 / norm.clamp(min=1.0)).clamp(max=1.0))
+        torch._foreach_mul_(grads, 1.0 / norm.clamp(min=1.0))
         self.count += 1
         self._muon()
         self._adam()

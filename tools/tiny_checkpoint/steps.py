@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import drafter, network
 from .network import Packed
-from .numerics import Numerics, region
+from .numerics import Numerics, plain, region
 from .optimizer import Optimizer
 from .packing import CONTEXT, TARGET
 from .shape import Shape
@@ -21,6 +21,7 @@ from .weights import stored_values
 CONTEXT_WEIGHT = 0.2  # prompts hold random names and digits: worth less than answers
 SLOT_WEIGHTS = (1.0, 0.8, 0.64, 0.51, 0.41)
 WARM = 2
+UPDATES = 3  # of the draft per forward pass of its teacher
 TRAINING = Numerics(exact=False)
 
 
@@ -137,6 +138,7 @@ class DraftStep:
         self.marks = torch.zeros(rows, length, dtype=torch.int64, device=device)
         self.loss = torch.zeros((), device=device)
         self.hits = torch.zeros(shape.block, device=device)
+        self.broken = torch.zeros((), device=device)  # share of tokens without a finite teacher
         self.slots = torch.tensor(SLOT_WEIGHTS[: shape.block], device=device)
         self.run = Captured(self._body, [self.ids, self.marks])
 
@@ -151,24 +153,39 @@ class DraftStep:
         answer = torch.where(marks[at] == TARGET, 1.0, 0.1)
         return same * inside.long().cumprod(1) * answer * self.slots
 
+    def _teach(self) -> tuple[Packed, Tensor, Tensor]:
+        """The backbone's features and hidden states, each step's anchors draw from them.
+
+        Uncompiled: its forward-only regions would cost half a minute of compilation.
+        """
+        with torch.no_grad(), plain():
+            packed = network.pack(self.ids, self.compressed, self.shape)
+            result = network.forward(self.frozen, packed, self.shape, TRAINING)
+            self.broken.copy_((~torch.isfinite(result.hidden)).any(-1).float().mean())
+            return packed, result.features.nan_to_num(), result.hidden
+
     def _body(self) -> None:
+        packed, features, hidden = self._teach()
+        for _ in range(UPDATES):
+            self._update(packed, features, hidden)
+
+    def _update(self, packed: Packed, features: Tensor, hidden: Tensor) -> None:
         shape, n = self.shape, TRAINING
         for value in self.masters.values():
             value.grad = None
         with torch.no_grad():
-            packed = network.pack(self.ids, self.compressed, shape)
-            result = network.forward(self.frozen, packed, shape, n)
             rows, length = self.ids.shape
             room = length - shape.block - 1
-            drawn = (torch.rand(self.anchors, device=self.ids.device) * rows * room).long()
+            drawn = (torch.rand(self.anchors, device=self.ids.device) * (rows * room)).long()
             anchor = drawn // room * length + drawn % room
             at = anchor[:, None] + 1 + torch.arange(shape.block, device=anchor.device)
             head = self.frozen["head.weight"][0].to(n.storage)
-            teacher = F.linear(result.hidden[at], head)
-            weight = self._slots(packed, teacher, at, anchor)
+            sound = torch.isfinite(hidden[at]).all(-1).all(-1)
+            teacher = F.linear(hidden[at].nan_to_num(), head)
+            weight = self._slots(packed, teacher, at, anchor) * sound[:, None]
             given = self.ids.flatten()[at]
         weights = self.frozen | stored_values(shape, self.masters)
-        h = drafter.draft_hidden(weights, result.features, packed, anchor, given[:, 0], shape, n)
+        h = drafter.draft_hidden(weights, features, packed, anchor, given[:, 0], shape, n)
         base = drafter.base_logits(weights, h, shape, n)
         term, row = drafter.markov(weights, given, n)
         sure = drafter.confidence(weights, h.detach(), row.detach(), n)

@@ -20,35 +20,34 @@ from torch import Tensor
 
 from . import compiled, engram, items, numerics, tokenizer
 from .evaluate import FREE_TASKS, dashboard, measure, take
-from .export import read_snapshot, write_checkpoint, write_snapshot
+from .export import write_checkpoint
 from .optimizer import Optimizer
 from .shape import Shape, config_m, shape_of
 from .steps import BackboneStep, DraftStep
-from .weights import start_values, stored_values
+from .weights import read_checkpoint, start_values, stored_values
 
 ENGRAM = {"layers": (1, 4), "ngram": 4, "heads": 4, "vocab": 2000}
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of backbone training on one data set; `share` is of the backbone's seconds."""
+    """A stretch of backbone training; `pattern` is how many steps of which set take turns."""
 
-    data: str
-    share: float
-    dense: bool
-    drop: float
+    pattern: tuple[tuple[str, int], ...]
+    share: float  # of the backbone's training seconds
+    dense: bool  # every visible entry instead of the top-k
+    drop: float  # share of rows without Engram
 
 
 PHASES = (
-    Phase("one", 0.05, True, 0.15),
-    Phase("two", 0.07, True, 0.15),
-    Phase("three", 0.11, True, 0.15),
-    Phase("four", 0.20, True, 0.12),
-    Phase("four", 0.15, False, 0.10),
-    Phase("long", 0.30, False, 0.05),
-    Phase("longest", 0.12, False, 0.0),
+    Phase((("one", 1),), 0.04, True, 0.15),
+    Phase((("two", 1),), 0.06, True, 0.15),
+    Phase((("three", 1),), 0.10, True, 0.15),
+    Phase((("four", 1),), 0.22, True, 0.12),
+    Phase((("four", 1),), 0.16, False, 0.10),
+    Phase((("four", 2), ("longest", 1)), 0.42, False, 0.03),
 )
-CONTINUED = (Phase("long", 0.75, False, 0.05), Phase("longest", 0.25, False, 0.0))
+CONTINUED = (Phase((("four", 3), ("longest", 1)), 1.0, False, 0.03),)
 
 
 class Feed:
@@ -90,7 +89,8 @@ class Trainer:
         self.compressed = engram.compressed_ids(self.words).to(self.device)
         self.config, self.shape = self._shape()
         if options.resume:
-            self.masters = read_snapshot(options.resume, self.device)
+            held = read_checkpoint(options.resume, self.shape)
+            self.masters = {k: v.to(self.device) for k, v in held.items()}
         else:
             self.masters = start_values(self.shape, options.seed, self.device)
         for key, value in self.masters.items():
@@ -99,8 +99,9 @@ class Trainer:
                        if i.task not in FREE_TASKS]
         self.tokens = self.steps = 0
         self.history: list[dict] = []
-        self.logged = time.monotonic()
-        self.saved = time.monotonic()
+        self.logged, self.counted = time.monotonic(), 0
+        self.trained = self.total = 0.0  # seconds
+        self.feeds: dict[str, Feed] = {}
 
     def _shape(self) -> tuple[dict, Shape]:
         sizes = engram.primes(ENGRAM["layers"], ENGRAM["ngram"], ENGRAM["heads"], ENGRAM["vocab"])
@@ -120,102 +121,132 @@ class Trainer:
         return Optimizer(learned, self.device)
 
     def backbone(self, until: float) -> None:
-        """All phases; the learning rate follows the share of time that is over."""
+        """All phases; the learning rate follows the share of training seconds that is over."""
         optimizer = self.optimizer(False)
-        first = time.monotonic() - self.began
-        total = until - first
-        done = 0.0
-        for phase in CONTINUED if self.options.resume else PHASES:
-            done += phase.share
-            self._phase(phase, optimizer, first, total, first + done * total)
-            self.say(f"phase {phase.data} dense={phase.dense} ends, {self.steps} steps, "
+        phases = CONTINUED if self.options.resume else PHASES
+        for phase in phases:
+            self._phase(phase, optimizer, until)
+            self.say(f"phase {phase.pattern} ends, {self.steps} steps, "
                      f"{self.tokens / 1e6:.1f} M tokens")
             self.watch()
 
-    def _phase(
-        self, phase: Phase, optimizer: Optimizer, first: float, total: float, end: float
-    ) -> None:
-        feed = Feed(self.options.data, phase.data, self.device, 300)
-        length = feed.ids.shape[1]
-        rows = max(1, self.options.batch // length)
-        step = BackboneStep(self.part(False), optimizer, self.compressed, self.shape, rows,
-                            length, phase.dense)
-        step.drop.fill_(phase.drop)
-        self.say(f"phase {phase.data}: {rows} x {length}, waited {feed.waited:.1f} s for data")
-        here = 0
-        while time.monotonic() - self.began < end or here < 3:
-            share = (time.monotonic() - self.began - first) / total
-            optimizer.rate.fill_(self.rate(share))
-            step.speed.fill_(0.002 if share < 0.6 else 0.0005 if share < 0.9 else 0.0)
-            step.run(*feed.next(rows))
+    def _phase(self, phase: Phase, optimizer: Optimizer, until: float) -> None:
+        turns: list[tuple[Feed, BackboneStep]] = []
+        for name, count in phase.pattern:
+            feed = self.feed(name)
+            length = feed.ids.shape[1]
+            rows = max(1, self.options.batch // length)
+            step = BackboneStep(self.part(False), optimizer, self.compressed, self.shape, rows,
+                                length, phase.dense)
+            step.drop.fill_(phase.drop)
+            for _ in range(3):  # compile and record before the clock of this phase runs
+                self._step(feed, step, optimizer)
+            self._report(step, optimizer)
+            turns += [(feed, step)] * count
+        began = time.monotonic()
+        if self.total == 0:  # the first phase is compiled: what is left is for training
+            self.total = until - (began - self.began) - self.options.compile_seconds
+        before, here = self.trained, 0
+        while self.trained - before < phase.share * self.total:
+            self._step(*turns[here % len(turns)], optimizer)
             here += 1
-            self.steps += 1
-            self.tokens += rows * length
-            if here in (1, 2, 3, 20) or here % 100 == 0:
-                self._report(step, optimizer, here, rows * length)
-            if self.options.max_steps and here >= self.options.max_steps:
-                return
+            if here % 100 == 0:
+                self._report(turns[here % len(turns)][1], optimizer)
+            self.trained = before + time.monotonic() - began
+            late = time.monotonic() - self.began > until
+            if late or 0 < self.options.max_steps <= here:
+                break
+        if self.options.profile and self.steps < 1000:
+            self.profile(turns[0][1])
+
+    def feed(self, name: str) -> "Feed":
+        """One data set, loaded once."""
+        if name not in self.feeds:
+            self.feeds[name] = Feed(self.options.data, name, self.device, 300)
+            self.say(f"data {name}: waited {self.feeds[name].waited:.1f} s")
+        return self.feeds[name]
+
+    def _step(self, feed: "Feed", step: BackboneStep, optimizer: Optimizer) -> None:
+        share = self.trained / self.total if self.total else 0.0
+        optimizer.rate.fill_(self.rate(share))
+        step.speed.fill_(0.002 if share < 0.6 else 0.0005 if share < 0.9 else 0.0)
+        rows, length = step.ids.shape
+        step.run(*feed.next(rows))
+        self.steps += 1
+        self.tokens += rows * length
+        if self.steps % 8 == 0 and self.device == "cuda":
+            torch.cuda.synchronize()  # the clock counts finished steps, not queued ones
+
+    def profile(self, step: BackboneStep) -> None:
+        """Which kernels one uncaptured step spends its time in."""
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CUDA]
+        ) as seen:
+            step.run.body()
+            torch.cuda.synchronize()
+        events = sorted(seen.key_averages(), key=lambda e: -e.self_device_time_total)
+        self.say(f"{sum(e.self_device_time_total for e in events) / 1e3:.1f} ms on the device")
+        for event in events[:45]:
+            print(f"{event.self_device_time_total / 1e3:8.2f} ms {event.count:5d} x "
+                  f"{event.key[:110]}", flush=True)
 
     def rate(self, share: float) -> float:
-        """Warm up by steps, hold, then fall to 2 % by the share of time."""
-        peak = self.options.rate * (0.5 if self.options.resume else 1.0)
-        hold = 0.05 if self.options.resume else 0.40
+        """Warm up by steps, hold, then fall to 2 % by the share of training seconds."""
+        hold = 0.05 if self.options.resume else 0.35
         fall = min(1.0, max(0.0, (share - hold) / (1 - hold)))
-        return peak * min(1.0, (self.steps + 1) / 300) * (1 - 0.98 * fall)
+        return self.options.rate * min(1.0, (self.steps + 1) / 300) * (1 - 0.98 * fall)
 
-    def _report(self, step: BackboneStep, optimizer: Optimizer, here: int, size: int) -> None:
+    def _report(self, step: BackboneStep, optimizer: Optimizer) -> None:
         loss = step.loss.item()
         now = time.monotonic()
-        self.say(f"step {self.steps} loss {loss:.4f} index {step.index_loss.item():.3f} norm "
-                 f"{optimizer.norm.item():.2f} load {step.loads.min().item():.3f}.."
-                 f"{step.loads.max().item():.3f} rate {optimizer.rate.item():.1e}")
-        if here % 100 == 0:
-            speed = 100 * size / (now - self.logged)
-            self.history.append({"step": self.steps, "tokens": self.tokens, "loss": loss})
-            self.say(f"  {speed / 1e6:.3f} M tokens/s")
-            if now - self.saved > 60:
-                self.watch()
-        self.logged = time.monotonic()
+        speed = (self.tokens - self.counted) / (now - self.logged)
+        self.say(f"step {self.steps} {step.ids.shape[1]} loss {loss:.4f} index "
+                 f"{step.index_loss.item():.3f} norm {optimizer.norm.item():.2f} load "
+                 f"{step.loads.min().item():.3f}..{step.loads.max().item():.3f} rate "
+                 f"{optimizer.rate.item():.1e} {speed / 1e6:.3f} M tokens/s")
+        self.history.append({"step": self.steps, "tokens": self.tokens, "loss": loss})
+        self.logged, self.counted = now, self.tokens
         if math.isnan(loss):
             raise ArithmeticError(f"the loss is not a number at step {self.steps}")
 
     @torch.no_grad()
     def watch(self) -> None:
         """The dashboard: accuracies by task with the masters as they are."""
-        self.saved = time.monotonic()
+        began = time.monotonic()
         weights = stored_values(self.shape, self.part(False))
         with numerics.plain():
             shown = dashboard(weights, self.chosen, self.compressed, self.shape)
         self.say("  " + " ".join(f"{k}={v:.2f}" for k, v in shown.items())
-                 + f" ({time.monotonic() - self.saved:.1f} s)")
+                 + f" ({time.monotonic() - began:.1f} s)")
 
     def draft(self, until: float) -> None:
         """Train the stages on the frozen backbone."""
         with torch.no_grad():
             frozen = stored_values(self.shape, self.part(False))
         optimizer = self.optimizer(True)
-        feed = Feed(self.options.data, "four", self.device, 300)
+        feed = self.feed("four")
         length = feed.ids.shape[1]
         rows = max(1, self.options.batch // length)
         step = DraftStep(frozen, self.part(True), optimizer, self.compressed, self.shape, rows,
                          length, self.options.batch // 8)
         first = time.monotonic() - self.began
         here = 0
-        while time.monotonic() - self.began < until or here < 3:
+        while time.monotonic() - self.began < until:
             share = (time.monotonic() - self.began - first) / max(1.0, until - first)
             fall = min(1.0, max(0.0, (share - 0.3) / 0.7))
-            optimizer.rate.fill_(self.options.rate * min(1.0, (here + 1) / 100)
+            optimizer.rate.fill_(self.options.rate * min(1.0, (here + 1) / 30)
                                  * (1 - 0.98 * fall))
             step.run(*feed.next(rows))
             here += 1
-            if here in (1, 3) or here % 100 == 0:
+            if here in (1, 2, 3, 10) or here % 40 == 0:
                 hits = " ".join(f"{h:.3f}" for h in step.hits.tolist())
-                self.say(f"draft step {here} loss {step.loss.item():.4f} hits {hits}")
-            if self.options.max_steps and here >= self.options.max_steps:
+                self.say(f"draft step {here} loss {step.loss.item():.4f} hits {hits} norm "
+                         f"{optimizer.norm.item():.2f} broken {step.broken.item():.4f}")
+            if 0 < self.options.max_steps <= here:
                 return
 
     def write(self, folder: Path, result: dict) -> None:
-        """Shards as files, the small files as one archive, snapshots if asked for."""
+        """Shards as files, the small files as one archive."""
         small = folder.parent / "small"
         write_checkpoint(self.masters, self.shape, self.config, small)
         for shard in small.glob("*.safetensors"):
@@ -224,8 +255,6 @@ class Trainer:
         with tarfile.open(folder / "small.tar.gz", "w:gz") as archive:
             for file in sorted(small.iterdir()):
                 archive.add(file, file.name)
-        if self.options.snapshot:
-            write_snapshot(self.masters, self.shape, folder)
 
 
 def options() -> argparse.Namespace:
@@ -241,8 +270,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--factor", type=float, default=1.0, help="size of the training sets")
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--max-steps", type=int, default=0, help="per phase, for probes")
-    parser.add_argument("--resume", type=Path)
-    parser.add_argument("--snapshot", action="store_true")
+    parser.add_argument("--resume", type=Path, help="checkpoint to continue from")
+    parser.add_argument("--compile-seconds", type=float, default=50, help="for later phases")
+    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--compiled", type=Path, help="folder with compiled regions of a run")
     parser.add_argument("--keep-compiled", action="store_true")
@@ -271,7 +301,8 @@ def main() -> None:
     with torch.no_grad(), numerics.plain():
         weights = stored_values(trainer.shape, trainer.masters)
         result = measure(weights, trainer.compressed, trainer.shape, trainer.words,
-                         chosen.items, trainer.say)
+                         chosen.items, trainer.say,
+                         lambda found: trainer.write(chosen.out, found))
     result["training"] = {
         "seed": chosen.seed, "tokens": trainer.tokens, "steps": trainer.steps,
         "batch_tokens": chosen.batch, "rate": chosen.rate, "loss": trainer.history[-5:]}
