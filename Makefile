@@ -1,6 +1,9 @@
 # Each target sets up what it needs in .venv; nothing outside this folder is changed.
 PYTHON ?= python3
 PROMPT ?= Tell me a story about a fox and a lantern.
+# as it was typed: neither make nor the shell may read quotes and dollars of a prompt
+override PROMPT := $(value PROMPT)
+export PROMPT
 VENV := .venv
 BIN := $(VENV)/bin
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
@@ -24,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt $(addsuffix /pyproject.toml,$(PLUGINS))
 	@touch $(STAMP)
 
 run: $(STAMP) ## answer PROMPT="..." with the embedded tiny model on this machine's CPU
-	@$(BIN)/deepinfer run --platform reference --model tiny --max-tokens 160 --temperature 0 "$(PROMPT)"
+	@$(BIN)/deepinfer run --platform reference --model tiny --max-tokens 160 --temperature 0 -- "$$PROMPT"
 
 lint: $(STAMP) ## style and types
 	$(BIN)/ruff check deepinfer tests tools bench examples

@@ -6,6 +6,7 @@ Does not know: torch, what a tensor is for.
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy
 
@@ -32,12 +33,21 @@ def check_values(
         with (folder / file).open("rb") as stream:
             for place, (name, entry) in enumerate(tensors):
                 last = place == len(tensors) - 1
-                for start, end in _spans(entry, every, last or place % STRIDE == 0):
-                    stream.seek(start)
-                    fault = fault_of(entry.dtype, stream.read(end - start))
-                    if fault:
-                        yield Finding(file, name, *fault)
-                        break
+                spans = _spans(entry, every, last or place % STRIDE == 0)
+                fault = _first_fault(stream, entry.dtype, spans)
+                if fault:
+                    yield Finding(file, name, *fault)
+
+
+def _first_fault(
+    stream: BinaryIO, dtype: str, spans: Iterator[tuple[int, int]]
+) -> tuple[str, str] | None:
+    for start, end in spans:
+        stream.seek(start)
+        fault = fault_of(dtype, stream.read(end - start))
+        if fault:
+            return fault
+    return None
 
 
 def _spans(entry: Entry, every: bool, sampled: bool) -> Iterator[tuple[int, int]]:

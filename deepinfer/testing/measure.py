@@ -154,6 +154,6 @@ def _to_rms(a: Tensor, b: Tensor) -> float:
 
 
 def _ordered(x: Tensor) -> Tensor:
-    """BF16 values as integers in the order of the numbers: neighbours differ by one."""
+    """BF16 values as integers in the order of the numbers: neighbors differ by one."""
     bits = x.contiguous().view(torch.int16).int()
     return torch.where(bits < 0, -(bits & 0x7FFF), bits)

@@ -9,23 +9,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from deepinfer.errors import RequestError
+from deepinfer.text.calls import CALLS, INVOKE, REPLY, CallsWatch
+from deepinfer.text.conversation import BadConversation as BadConversation
+from deepinfer.text.conversation import checked_messages, plain
 from deepinfer.text.stream import StopStrings, TextStream
 from deepinfer.text.tokenizer import BadTokenizer, Tokenizer
 
 NAME = "deepinfer"  # any name will do; it only picks the V4.1 format
-EFFORTS = ("low", "high", "max")
-DSML = "｜DSML｜"
-CALLS_END = f"</{DSML} calls>"
+EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 _EFFORT_LINE = re.compile(r"\AReasoning Effort: (\d+) \(")
-
-
-class BadConversation(RequestError):
-    """A conversation cannot be rendered; the message says where and why."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +31,27 @@ class Prompt:
     ids: tuple[int, ...]
     text: str
     request: Any
-    has_tools: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a reply; `kind` is reasoning, content or tool_call (then a piece of arguments)."""
+
+    kind: str
+    text: str
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call the model made; `arguments` is JSON text as far as it was written."""
+    """A call the model made; `arguments` is JSON text as far as it was written.
+
+    `is_whole` is false for a call that the reply ended in.
+    """
 
     id: str
     name: str
     arguments: str
+    is_whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,33 +76,27 @@ def render(
 ) -> Prompt:
     """The prompt of a conversation (chat 1.1).
 
-    effort  1..100 or low, high, max; only with thinking. Control ids come from the renderer alone:
+    effort  1..100 or one of EFFORTS; only with thinking. Control ids come from the renderer alone:
             whatever a message spells is encoded as plain characters (chat 1.2).
     """
-    import deepseek_recipe as recipe
-
+    check_tokenizer(tokenizer)
     level, number = _effort(thinking, effort)
     body: dict[str, Any] = {
         "model": NAME,
-        "messages": _openai_messages(messages),
+        "messages": checked_messages(messages),
         "thinking": {"type": "enabled" if thinking else "disabled"},
     }
     if thinking:
         body["reasoning_effort"] = level
     optional = {"tools": tools, "tool_choice": tool_choice, "response_format": response_format}
-    body |= {name: value for name, value in optional.items() if value is not None}
-    versions = {NAME: recipe.ModelVersion.DeepseekV41Flash}
-    options = recipe.ConversionOptions().with_model_versions_by_name(versions)
-    try:
-        request = recipe.ChatCompletionRequest(_plain(body)).convert(options)
-        rendered = recipe.DeepseekV41Encoding().render_conversation(request.conversation)
-    except (recipe.ConversionError, ValueError, TypeError, UnicodeError, RecursionError) as cause:
-        raise BadConversation(f"the conversation cannot be rendered: {cause}") from cause
+    body |= {name: plain(name, value) for name, value in optional.items() if value is not None}
+    _check_options(body)
+    request, rendered = _rendered(body)
     pieces = _pieces(rendered.prompt, rendered.special_ranges)
     if number is not None:
         pieces = _with_effort(pieces, number)
     text = "".join(piece for piece, _ in pieces)
-    return Prompt(_ids(pieces, tokenizer), text, request, bool(tools))
+    return Prompt(_ids(pieces, tokenizer), text, request)
 
 
 def _effort(thinking: bool, effort: int | str | None) -> tuple[str, int | None]:
@@ -111,31 +112,62 @@ def _effort(thinking: bool, effort: int | str | None) -> tuple[str, int | None]:
     raise BadConversation(f"effort = {effort!r}: must be from 1 to 100, or {', '.join(EFFORTS)}")
 
 
-def _openai_messages(messages: Any) -> list[dict[str, Any]]:
-    if isinstance(messages, str | bytes) or not isinstance(messages, Sequence) or not messages:
-        raise BadConversation("a conversation is a list of messages with at least one in it")
-    made = []
-    for place, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise BadConversation(f"message {place}: must be a mapping with a role and content")
-        one = dict(message)
-        if one["role"] == "developer":
-            one["role"] = "system"
-        if one["role"] == "assistant" and one.get("content") is None and one.get("tool_calls"):
-            one["content"] = ""  # null content beside calls is nothing, not the word null
-        made.append(one)
-    if all(one["role"] == "system" for one in made):
-        raise BadConversation("a conversation needs a message of the user; there is only system")
-    return made
+def _check_options(body: dict[str, Any]) -> None:
+    """Wishes that the library would drop without a word (chat 1.5)."""
+    choice = body.get("tool_choice")
+    if choice not in (None, "auto", "none") and not body.get("tools"):
+        raise BadConversation(f"tool_choice = {choice!r}: there are no tools to choose from")
+    wanted = body.get("response_format")
+    if isinstance(wanted, dict) and wanted.get("type") == "regex":
+        raise BadConversation("response_format: regex needs a grammar, this version has none")
 
 
-def _plain(body: dict[str, Any]) -> dict[str, Any]:
-    """Plain JSON values; the library answers foreign objects with less clear words."""
+def _rendered(body: dict[str, Any]) -> tuple[Any, Any]:
+    """The library's request and rendered prompt; its refusals get the place of the fault."""
+    import deepseek_recipe as recipe
+
+    versions = {NAME: recipe.ModelVersion.DeepseekV41Flash}
+    options = recipe.ConversionOptions().with_model_versions_by_name(versions)
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(body))
-    except (TypeError, ValueError, RecursionError) as cause:
-        raise BadConversation(f"the conversation holds values that are no JSON: {cause}") from cause
-    return plain
+        request = recipe.ChatCompletionRequest(body).convert(options)
+        return request, recipe.DeepseekV41Encoding().render_conversation(request.conversation)
+    except (recipe.ConversionError, ValueError, TypeError, RecursionError) as cause:
+        reason = str(cause)
+        raise BadConversation(f"{_place(body, reason)}{reason}") from cause
+
+
+def _place(body: dict[str, Any], reason: str) -> str:
+    """Which message the library meant, found by asking again with fewer; most reasons do not say.
+
+    A fault stays when later messages are taken away, so the shortest conversation that is refused
+    for the same reason ends at the fault.
+    """
+    if "messages[" in reason or "tools[" in reason:
+        return ""
+    messages = body["messages"]
+    first, last = 1, len(messages)
+    while first < last:
+        middle = (first + last) // 2
+        if _refusal(body | {"messages": messages[:middle]}) == reason:
+            last = middle
+        else:
+            first = middle + 1
+    bare = {"model": NAME, "thinking": body["thinking"], "messages": messages[:first]}
+    if _refusal(bare) == reason:
+        return f"messages[{first - 1}]: "
+    return ""  # the fault is in tools, tool_choice or response_format, which the reason names
+
+
+def _refusal(body: dict[str, Any]) -> str | None:
+    import deepseek_recipe as recipe
+
+    versions = {NAME: recipe.ModelVersion.DeepseekV41Flash}
+    options = recipe.ConversionOptions().with_model_versions_by_name(versions)
+    try:
+        recipe.ChatCompletionRequest(body).convert(options)
+    except (recipe.ConversionError, ValueError, TypeError, RecursionError) as cause:
+        return str(cause)
+    return None
 
 
 def _pieces(prompt: str, ranges: Sequence[tuple[int, int]]) -> list[tuple[str, bool]]:
@@ -172,7 +204,8 @@ def check_tokenizer(tokenizer: Tokenizer) -> None:
     import deepseek_recipe as recipe
 
     tokens, special = recipe.SpecialTokens(), recipe.SpecialToken
-    names = ("Bos", "Eos", "ThinkingStart", "ThinkingEnd", "System", "User", "Assistant", "Dsml")
+    names = ["Bos", "Eos", "ThinkingStart", "ThinkingEnd", "System", "User", "Assistant"]
+    names += ["Dsml", "LatestReminder"]
     known = tokenizer.control_tokens
     wanted = [tokens.token(getattr(special, name)) for name in names]
     missing = [token for token in wanted if token not in known]
@@ -181,15 +214,19 @@ def check_tokenizer(tokenizer: Tokenizer) -> None:
 
 
 @lru_cache(maxsize=4)
-def _decoder(file: str) -> Any:
+def _decoder(tokenizer: Tokenizer) -> Any:
     """The library's own tokenizer, shared by all replies."""
     import deepseek_recipe as recipe
 
-    return recipe.Tokenizer.from_file(file)
+    return recipe.Tokenizer.from_file(str(tokenizer.file))
 
 
 class Assembler:
-    """Words out for one chat reply: `push` ids, get content; at the end the whole Message."""
+    """Words out for one chat reply: `push` ids, get content; at the end the whole Message.
+
+    Ids are taken one by one, so that nothing depends on how they are cut into pushes; ids behind
+    the end of the reply are not taken.
+    """
 
     def __init__(
         self,
@@ -203,80 +240,109 @@ class Assembler:
         generator = recipe.ChatCompletionRequest.chunk_generator(prompt.request, "reply", NAME)
         options = prompt.request.parsing_options
         self._recipe, self._tokenizer = recipe, tokenizer
-        self._processor = recipe.StreamProcessor(
-            generator, options, _decoder(str(tokenizer.file))
-        )
+        self._processor = recipe.StreamProcessor(generator, options, _decoder(tokenizer))
         self._stops = StopStrings(stop, include_stop)  # in content only (chat 1.4)
-        # behind the calls block the parser swallows everything, so generation must end there
-        self._raw = TextStream(tokenizer, (CALLS_END,) if prompt.has_tools else (), True, False)
+        self._raw = TextStream(tokenizer)
+        self._watch: CallsWatch | None = None
+        if options.parse_tool_calls:
+            self._watch = CallsWatch(CALLS if options.starts_in_tool_calls else REPLY)
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, dict[str, str]] = {}
+        self._parts: list[Part] = []
         self._thinks = options.thinking_initial_stage is not None
-        self.reasoning_tokens = 0
+        self.reasoning_tokens = 0  # known when the reply has ended
+        self.ids_through = 0
         self._take(self._processor.push(recipe.InferenceChunk.ready()))
 
     @property
     def stopped(self) -> bool:
-        """A stop string was met in the content, or the calls block was closed."""
-        return self._stops.stopped or self._raw.stopped
+        """A stop string was met in the content, or the calls were closed."""
+        return self._stops.stopped or (self._watch is not None and self._watch.is_closed)
 
     def push(self, ids: Sequence[int]) -> str:
         """Content that these ids make final."""
-        if self._processor.finished:
-            return ""
-        self._raw.push(ids)
-        before = len(self._content)
-        # begin, end and pad are no words; the parser would pass them on as text
-        shown = [one for one in ids if not self._tokenizer.is_hidden(one)]
-        self._take(self._processor.push(self._recipe.InferenceChunk.tokens(shown)))
-        if self._thinks and len(self._content) == before:
-            self.reasoning_tokens += len(ids)
-        return self._fresh(before)
+        shown = []
+        for one in ids:
+            if self.stopped:
+                break
+            shown.append(self._read(one))
+        return "".join(shown)
+
+    def _read(self, token_id: int) -> str:
+        self.ids_through += 1
+        if self._tokenizer.is_hidden(token_id):
+            return ""  # begin, end and pad are no words; the parser would pass them on as text
+        text = self._take(self._processor.push(self._recipe.InferenceChunk.tokens([token_id])))
+        if self._watch is not None:
+            self._watch.push(self._raw.push([token_id]))
+            if self._watch.is_closed:
+                text += self._show(self._stops.finish())
+        return text
+
+    def parts(self) -> list[Part]:
+        """Reasoning, content and arguments since the last time this was asked."""
+        parts, self._parts = self._parts, []
+        return parts
 
     def finish(self) -> str:
         """The content that was held back."""
-        before = len(self._content)
-        self._close()
-        return self._fresh(before) + self._stops.finish()
+        return self._close() + self._show(self._stops.finish())
 
     def message(self, finish_reason: str) -> Message:
-        """The whole reply; arguments of a call that was cut stay as they are."""
-        self._close()
-        calls = tuple(ToolCall(**self._calls[place]) for place in sorted(self._calls))
+        """The whole reply, or what there is of it so far; a call that was cut stays as it is."""
+        if self.stopped:
+            self._close()
+        read = [self._calls[place] for place in sorted(self._calls)]
+        calls = [ToolCall(one["id"], one["name"], one["arguments"]) for one in read]
         reason = "tool_calls" if calls and finish_reason == "stop" else finish_reason
-        if calls and reason == "tool_calls" and not self._raw.stopped:
-            reason = "stop"  # the block was never closed: a broken call is no call (chat 1.4)
-        content = _cut(self._stops, "".join(self._content))
-        return Message(content, "".join(self._reasoning) if self._thinks else None, calls, reason)
+        if calls and self._watch is not None and self._watch.depth >= INVOKE:
+            calls[-1] = replace(calls[-1], is_whole=False)
+            # ended inside a call: a broken call is nothing to act upon (chat 1.4)
+            reason = finish_reason
+        reasoning = "".join(self._reasoning) if self._thinks else None
+        return Message("".join(self._content), reasoning, tuple(calls), reason)
 
-    def _close(self) -> None:
-        if not self._processor.finished:
-            self._take(self._processor.finish())
+    def _close(self) -> str:
+        """Ends the parser; what it says behind a stop is nobody's."""
+        if self._processor.finished:
+            return ""
+        return self._take(self._processor.finish())
 
-    def _fresh(self, before: int) -> str:
-        return self._stops.push("".join(self._content[before:]))
-
-    def _take(self, chunks: Sequence[Any]) -> None:
+    def _take(self, chunks: Sequence[Any]) -> str:
+        shown = []
         for chunk in chunks:
-            for choice in json.loads(chunk.to_json())["choices"]:
-                delta = choice["delta"]
-                if delta.get("content"):
-                    self._content.append(delta["content"])
-                if delta.get("reasoning_content"):
-                    self._reasoning.append(delta["reasoning_content"])
-                for call in delta.get("tool_calls") or ():
-                    self._take_call(call)
+            parsed = json.loads(chunk.to_json())
+            for choice in parsed["choices"]:
+                shown.append(self._take_delta(choice["delta"]))
+            details = (parsed["usage"] or {}).get("completion_tokens_details") or {}
+            self.reasoning_tokens = details.get("reasoning_tokens", 0)
+        return "".join(shown)
+
+    def _take_delta(self, delta: dict[str, Any]) -> str:
+        if self._stops.stopped:
+            return ""
+        if delta.get("reasoning_content"):
+            self._reasoning.append(delta["reasoning_content"])
+            self._parts.append(Part("reasoning", delta["reasoning_content"]))
+        shown = self._show(self._stops.push(delta.get("content") or ""))
+        if delta.get("tool_calls"):
+            shown += self._show(self._stops.finish())  # no content follows a call
+            for call in delta["tool_calls"]:
+                self._take_call(call)
+        return shown
+
+    def _show(self, text: str) -> str:
+        if text:
+            self._content.append(text)
+            self._parts.append(Part("content", text))
+        return text
 
     def _take_call(self, call: dict[str, Any]) -> None:
         one = self._calls.setdefault(call["index"], {"id": "", "name": "", "arguments": ""})
         function = call.get("function") or {}
         one["id"] += call.get("id") or ""
         one["name"] += function.get("name") or ""
-        one["arguments"] += function.get("arguments") or ""
-
-
-def _cut(stops: StopStrings, content: str) -> str:
-    """The content up to the stop string that was met."""
-    again = StopStrings(stops.words, stops.includes)
-    return again.push(content) + again.finish()
+        if function.get("arguments"):
+            one["arguments"] += function["arguments"]
+            self._parts.append(Part("tool_call", function["arguments"]))

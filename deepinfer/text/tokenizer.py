@@ -16,16 +16,16 @@ from tokenizers import Tokenizer as Library
 from deepinfer.errors import ModelError, RequestError
 
 FILE = "tokenizer.json"
+NAMES = "tokenizer_config.json"
 BEGIN, END, PAD = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>"
-THINK, THINK_END = "<think>", "</think>"
 
 
 class BadTokenizer(ModelError):
-    """The tokenizer of a checkpoint is missing, broken, of another size, or lacks a token."""
+    """The tokenizer of a checkpoint is missing, broken, or lacks a token that is needed."""
 
 
 class BadText(RequestError):
-    """A text that no tokenizer can read: it is no text, or holds half of a surrogate pair."""
+    """A text that no file could hold either: half of a surrogate pair."""
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -39,89 +39,55 @@ def _byte_of_character() -> dict[str, int]:
 _BYTES = _byte_of_character()
 
 
-def _reason(text: Any) -> str:
-    if not isinstance(text, str):
-        return f"a text is wanted, not {type(text).__name__}"
-    place = next(at for at, one in enumerate(text) if "\ud800" <= one <= "\udfff")
-    return f"character {place} of the text is half of a surrogate pair ({text[place]!r})"
-
-
 class Tokenizer:
-    """The tokenizer of one checkpoint. `control_ids` are all added tokens, special or not."""
+    """The tokenizer of one checkpoint.
 
-    def __init__(self, file: str | Path, size: int | None = None) -> None:
+    control_ids     all added tokens, special or not: no user text may produce them
+    control_tokens  their ids by their spelling
+    """
+
+    def __init__(self, file: str | Path) -> None:
         self.file = Path(file)
-        parsed, self._whole = self._read()
-        # a second one without added tokens: in it a typed "<｜User｜>" is nothing but characters
-        self._plain = Library.from_str(json.dumps(parsed | {"added_tokens": []}))
-        added = parsed.get("added_tokens", [])
-        self._added = {int(one["id"]): str(one["content"]) for one in added}
+        parsed = _read(self.file)
+        self._whole = _built(self.file, parsed)
+        # a second one without added tokens: in it a typed "<｜User｜>" is nothing but characters,
+        # even though the files mark that token as not special (chat 1.2)
+        self._plain = _built(self.file, parsed | {"added_tokens": [], "post_processor": None})
+        added = parsed.get("added_tokens") or []
+        self.control_tokens = {str(one["content"]): int(one["id"]) for one in added}
+        self.control_ids = frozenset(self.control_tokens.values())
         self._special = {int(one["id"]) for one in added if one.get("special")}
-        self.size = self._whole.get_vocab_size(with_added_tokens=True)
+        self.size: int = self._whole.get_vocab_size(with_added_tokens=True)
         self._pieces: dict[int, bytes] = {}
-        self._check(parsed.get("decoder"), size)
+        self.bos_id = self._named("bos_token", BEGIN)
+        self.eos_id = self._named("eos_token", END)
+        self.pad_id = self._named("pad_token", PAD)
 
     @classmethod
-    def load(cls, folder: str | Path, size: int | None = None) -> Tokenizer:
-        """The tokenizer of the checkpoint in `folder`; `size` is what its config.json says."""
-        return cls(Path(folder) / FILE, size)
+    def load(cls, folder: str | Path) -> Tokenizer:
+        """The tokenizer of the checkpoint in `folder`."""
+        return cls(Path(folder) / FILE)
 
-    def _read(self) -> tuple[dict[str, Any], Library]:
-        try:
-            text = self.file.read_text(encoding="utf-8")
-            return json.loads(text), Library.from_str(text)
-        except OSError as cause:
-            raise BadTokenizer(f"{self.file}: the tokenizer cannot be read: {cause}") from cause
-        except Exception as cause:  # noqa: BLE001 - the library raises plain Exception for all
-            raise BadTokenizer(f"{self.file}: this is no tokenizer: {cause}") from cause
+    def _named(self, key: str, official: str) -> int:
+        """Id of begin, end or pad: the official spelling, else the one tokenizer_config.json names.
 
-    def _check(self, decoder: Any, size: int | None) -> None:
-        """What the other rooms rely on, told once and at load."""
-        kind = decoder.get("type") if isinstance(decoder, dict) else None
-        if kind != "ByteLevel":
-            raise BadTokenizer(f"{self.file}: the decoder is {kind}; only ByteLevel is known")
-        if size is not None and size != self.size:
-            raise BadTokenizer(
-                f"{self.file}: the tokenizer has {self.size} tokens, the model {size}; "
-                "it belongs to another checkpoint"
-            )
-        vocabulary = self._whole.get_vocab(with_added_tokens=True)
-        if max(vocabulary.values(), default=-1) != self.size - 1:
-            raise BadTokenizer(f"{self.file}: the ids 0 to {self.size - 1} have gaps")
-        missing = [token for token in (BEGIN, END, PAD) if token not in vocabulary]
-        if missing:
-            raise BadTokenizer(f"{self.file}: the vocabulary has no {', '.join(missing)}")
-
-    @property
-    def control_ids(self) -> frozenset[int]:
-        """Ids that no user text may produce."""
-        return frozenset(self._added)
-
-    @property
-    def control_tokens(self) -> dict[str, int]:
-        """Spelling of every control token."""
-        return {text: number for number, text in self._added.items()}
-
-    @property
-    def bos_id(self) -> int:
-        """Id of the token that begins a prompt."""
-        return self.id_of(BEGIN)
-
-    @property
-    def eos_id(self) -> int:
-        """Id of the token that ends a reply."""
-        return self.id_of(END)
-
-    @property
-    def pad_id(self) -> int:
-        """Id of the token that fills up; it is never read."""
-        return self.id_of(PAD)
+        In this order, because the official tokenizer_config.json names the end token as pad.
+        """
+        file = self.file.parent / NAMES
+        if self._whole.token_to_id(official) is not None or not file.exists():
+            return self.id_of(official)
+        name = _json(file).get(key)
+        name = name.get("content") if isinstance(name, dict) else name
+        return self.id_of(name if isinstance(name, str) else official)
 
     def id_of(self, token: str) -> int:
         """Id of a token by its spelling in the vocabulary."""
         number = self._whole.token_to_id(token)
         if number is None:
-            raise BadTokenizer(f"{self.file}: the vocabulary has no token {token!r}")
+            raise BadTokenizer(
+                f"{self.file}: the vocabulary has no token {token!r}; "
+                "the file belongs to another model"
+            )
         return int(number)
 
     def spelling(self, token_id: int) -> str:
@@ -133,11 +99,15 @@ class Tokenizer:
 
     def encode(self, text: str, parse_special: bool = False) -> list[int]:
         """Ids of a text. Control tokens are matched only with parse_special."""
-        library = self._whole if parse_special else self._plain
         try:
-            ids: list[int] = library.encode(text, add_special_tokens=False).ids
-        except TypeError as cause:  # the library's answer to lone surrogates too
-            raise BadText(_reason(text)) from cause
+            text.encode()
+        except UnicodeEncodeError as cause:
+            raise BadText(
+                f"character {cause.start} of the text is half of a surrogate pair "
+                f"({text[cause.start]!r}); give whole Unicode characters"
+            ) from cause
+        library = self._whole if parse_special else self._plain
+        ids: list[int] = library.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
@@ -153,8 +123,39 @@ class Tokenizer:
         known = self._pieces.get(token_id)
         if known is None:
             spelling = self.spelling(token_id)
-            # a spelling outside the byte alphabet stands for itself, as in the library's decoder
-            is_raw = any(one not in _BYTES for one in spelling)
-            known = spelling.encode() if is_raw else bytes(_BYTES[one] for one in spelling)
+            # a spelling with a character outside the byte alphabet is the text itself
+            if all(one in _BYTES for one in spelling):
+                known = bytes(_BYTES[one] for one in spelling)
+            else:
+                known = spelling.encode()
             self._pieces[token_id] = known
         return known
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The parsed file; only byte-level vocabularies can be cut into bytes, as `stream` needs."""
+    parsed = _json(file)
+    decoder = parsed.get("decoder")
+    kind = decoder.get("type") if isinstance(decoder, dict) else None
+    if kind != "ByteLevel":
+        raise BadTokenizer(f"{file}: a decoder of type ByteLevel is needed, this one is {kind}")
+    return parsed
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        parsed = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as cause:
+        raise BadTokenizer(f"{file}: cannot be read: {cause.strerror}") from cause
+    except (ValueError, RecursionError) as cause:
+        raise BadTokenizer(f"{file}: this is no JSON: {cause}") from cause
+    if not isinstance(parsed, dict):
+        raise BadTokenizer(f"{file}: a JSON object is needed, this is {type(parsed).__name__}")
+    return parsed
+
+
+def _built(file: Path, parsed: dict[str, Any]) -> Library:
+    try:
+        return Library.from_str(json.dumps(parsed))
+    except Exception as cause:  # the library has no narrower class than Exception itself
+        raise BadTokenizer(f"{file}: this is no tokenizer: {cause}") from cause

@@ -1,4 +1,4 @@
-"""The batch loop: ends, neighbours, broken rows, and what is given back."""
+"""The batch loop: ends, neighbors, broken rows, and what is given back."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EOS = 1
 @pytest.fixture(scope="module")
 def house() -> House:
     shape = Shape.load(FOLDER)
-    # float64 sums: what a request gets must not depend on its neighbours by a single bit
+    # float64 sums: what a request gets must not depend on its neighbors by a single bit
     wish = Wish("tiny_a", "reference", 4, 256, 64, {"accumulate": "float64"})
     planned = start.plan(shape, wish)
     with Checkpoint(FOLDER, shape) as checkpoint:

@@ -54,15 +54,16 @@ def test_a_held_out_story_is_about_a_held_out_pair(seed):
 @given(seeds)
 def test_numbers_are_on_their_side_of_the_split(seed):
     for split in SPLITS:
-        for document in texts("arithmetic", seed, split, 2):
-            for turn in document.talk.turns:
-                if found := re.fullmatch(r"(\d+) ([-+x/]) (\d+) = \d+\.", turn.answer):
-                    x, y = int(found[1]), int(found[3])
-                    if found[2] in "+-":
-                        assert is_sum_held_out(x, y) == ((x + 7 * y) % 20 == 0)
-                        assert is_sum_held_out(x, y) == (split == "heldout")
-                    problem = arithmetic.Problem(x, found[2], y)
-                    assert arithmetic.is_held_out(problem) == (split == "heldout")
+        documents = texts("arithmetic", seed, split, 2)
+        answers = [turn.answer for document in documents for turn in document.talk.turns]
+        for answer in answers:
+            if found := re.fullmatch(r"(\d+) ([-+x/]) (\d+) = \d+\.", answer):
+                x, y = int(found[1]), int(found[3])
+                if found[2] in "+-":
+                    assert is_sum_held_out(x, y) == ((x + 7 * y) % 20 == 0)
+                    assert is_sum_held_out(x, y) == (split == "heldout")
+                problem = arithmetic.Problem(x, found[2], y)
+                assert arithmetic.is_held_out(problem) == (split == "heldout")
 
 
 @settings(max_examples=60, deadline=None)

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import venv
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,11 +52,12 @@ MODULE = '''
 
     def build(problem):
         """Runs once at start. Heavy imports go here; what it returns is called per layer."""
-        import math
+        import torch
 
         def rms_norm(x, weight, eps):
-            scale = 1 / math.sqrt(sum(v * v for v in x) / len(x) + eps)
-            return [v * scale * w for v, w in zip(x, weight)]
+            wide = x.float()
+            scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+            return (weight.float() * wide * scale).to(x.dtype)
 
         return rms_norm
 
@@ -64,55 +66,6 @@ MODULE = '''
     def deepinfer_tensor_ops(device, model):
         yield Kernel("tensor.rms_norm", "acme_norm", build, fits)
 '''
-
-BASE = '''
-    """A ground for the test, with the second best norm."""
-
-    from deepinfer.plugin import Device, Kernel, hookimpl
-
-    DEEPINFER_API = (1, 0)
-
-
-    @hookimpl
-    def deepinfer_device(want):
-        return Device("cpu", "a CPU", "cpu")
-
-
-    @hookimpl
-    def deepinfer_tensor_ops(device, model):
-        yield Kernel("tensor.rms_norm", "eager", lambda problem: lambda x, weight, eps: x)
-'''
-
-SCRIPT = '''
-    """Prints who serves the norm, as JSON; argument: the width of the model."""
-
-    import sys
-
-    from deepinfer.ops.operator import EXACT, Catalogue, Operator
-    from deepinfer.ops.table import Table
-    from deepinfer.plugin import Facts, Model
-    from deepinfer.plugin.bind import bind
-    from deepinfer.plugin.declare import declare
-    from deepinfer.plugin.find import Offer, installed
-    from deepinfer.plugin.resolve import resolve
-    from deepinfer.plugin.stack import ground, load_platform
-
-
-    def rms_norm(x, weight, eps):
-        """A norm."""
-
-
-    row = Operator("tensor.rms_norm", rms_norm, ("hidden",), EXACT, dict)
-    offers = {**installed(), "base": (Offer("base", "base_platform", "test", "0"),)}
-    platform = load_platform("acme+base", offers=offers)
-    model = Model("narrow", Facts(hidden=int(sys.argv[1])))
-    known = declare(platform, ground(platform), model, Catalogue({row.name: row}, {}))
-    plan = resolve(known)
-    table = bind(plan, known, Table)
-    assert len(table.tensor_rms_norm([3.0, 4.0], [1.0, 1.0], 0.0)) == 2
-    print(plan.to_json())
-'''
-
 
 def command(*words: object) -> str:
     """Run a command to its end; its output, or all of it as the failure."""
@@ -142,26 +95,43 @@ def python(tmp_path_factory):
     # the running environment's packages, and the core from this tree
     paths = [str(REPOSITORY), *site.getsitepackages()]
     (packages / "running.pth").write_text("\n".join(paths) + "\n")
-    (folder / "base_platform.py").write_text(textwrap.dedent(BASE).lstrip())
-    (folder / "show.py").write_text(textwrap.dedent(SCRIPT).lstrip())
-    return python, folder / "show.py"
+    return python
 
 
-@pytest.mark.parametrize(
-    ("hidden", "served_by", "passed_over"),
-    [
-        (256, "acme:acme_norm", ["base:eager", "lower layer"]),
-        (200, "base:eager", ["acme:acme_norm", "hidden must be a multiple of 128, got 200"]),
-    ],
-)
-def test_the_wheel_of_a_third_party_is_seen_by_the_plan(python, hidden, served_by, passed_over):
-    plan = json.loads(command(*python, hidden))
-    assert plan["platform"] == "acme+base"
+def planned(python: Path, platform: str) -> dict[str, Any]:
+    words = ("-m", "deepinfer", "plan", "--platform", platform, "--model", "tiny", "--json")
+    plan: dict[str, Any] = json.loads(command(python, *words))
+    return plan
+
+
+def test_the_wheel_of_a_third_party_is_seen_by_the_plan(python):
+    plan = planned(python, "acme+reference")
+    assert plan["platform"] == "acme+reference"
     assert (plan["layers"][0]["distribution"], plan["layers"][0]["version"]) == (
-        "deepinfer-acme", "0.1.0")
-    (row,) = plan["rows"]
-    assert row["served_by"] == served_by
-    assert row["passed_over"] == [passed_over]
+        "deepinfer-acme",
+        "0.1.0",
+    )
+    for row in plan["rows"]:  # one per operator and token bucket
+        norm = row["op"] == "tensor.rms_norm"
+        assert row["layer"] == ("acme" if norm else "reference")
+        if norm:
+            assert row["passed_over"] == [["reference:eager", "lower layer"]]
+
+
+def test_the_order_of_the_string_decides(python):
+    plan = planned(python, "reference+acme")
+    assert {row["served_by"] for row in plan["rows"] if row["op"] == "tensor.rms_norm"} == {
+        "reference:eager"
+    }
+
+
+def test_the_model_answers_the_same_through_the_vendors_kernel(python):
+    words = ("-m", "deepinfer", "run", "--temperature", "0", "--max-tokens", "12", "--quiet")
+    answers = {
+        platform: command(python, *words, "--platform", platform, "Hello!")
+        for platform in ("reference", "acme+reference")
+    }
+    assert answers["reference"] == answers["acme+reference"] != ""
 
 
 def test_the_plugin_is_as_short_as_the_readme_says():

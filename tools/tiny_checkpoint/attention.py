@@ -93,7 +93,7 @@ def window_scores(
 
 
 def mix_window(p: Tensor, keys: Tensor, shape: Shape, n: Numerics) -> Tensor:
-    """Probabilities [rows, T, heads, 2 window] times the keys as values -> [rows, T, heads, dim]."""
+    """Probabilities [rows, T, heads, 2 window] times keys as values -> [rows, T, heads, dim]."""
     rows, length = p.shape[:2]
     blocked = p.reshape(rows, length // shape.window, -1, p.shape[-1])
     return average(blocked, keys, n).reshape(rows, length, shape.heads, -1)

@@ -84,7 +84,8 @@ def inject(
     keep [tokens] is 0 where training drops the contribution, else 1; None keeps all.
     """
     wkv, q_weight, k_weight = parts
-    kv = linear(fake_q8(found.to(n.storage).flatten(-2), n), wkv, n).to(n.wide).unflatten(-1, (shape.copies + 1, -1))
+    rows = fake_q8(found.to(n.storage).flatten(-2), n)
+    kv = linear(rows, wkv, n).to(n.wide).unflatten(-1, (shape.copies + 1, -1))
     key, value = kv[:, : shape.copies], kv[:, shape.copies :]
     wide = stream.to(n.wide)
     joint = q_weight.to(n.wide) * k_weight.to(n.wide)

@@ -76,7 +76,8 @@ def exact_match(
             places += range(first, first + len(item.target))
             wanted += item.target
             owner += [row] * len(item.target)
-        result = network.forward(weights, network.pack(rows.to(device), compressed, shape), shape, n)
+        packed = network.pack(rows.to(device), compressed, shape)
+        result = network.forward(weights, packed, shape, n)
         hidden = result.hidden[torch.tensor(places, device=device)]
         wrong = network.logits(weights, hidden, n).argmax(-1).cpu() != torch.tensor(wanted)
         missed = torch.zeros(len(held)).index_add_(0, torch.tensor(owner), wrong.float())
@@ -160,7 +161,8 @@ def generated(
     unended = total = 0
     stories = [i for i in chosen if i.task in FREE_TASKS]
     others = [i for i in chosen if i.task not in FREE_TASKS and len(i.prompt) < 700]
-    for name, group, limit in (("stories", stories, STORY_LIMIT), ("answers", others, ANSWER_LIMIT)):
+    groups = (("stories", stories, STORY_LIMIT), ("answers", others, ANSWER_LIMIT))
+    for name, group, limit in groups:
         answers = write_answers(weights, group, limit, compressed, shape, n)
         texts = [words.decode(a.ids, skip_special_tokens=True) for a in answers]
         good = [items.judge(i, t) for i, t in zip(group, texts, strict=True)]

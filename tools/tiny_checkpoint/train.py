@@ -156,7 +156,7 @@ class Trainer:
             late = time.monotonic() - self.began > until
             if late or 0 < self.options.max_steps <= here:
                 break
-        if self.options.profile and self.steps < 1000:
+        if self.options.profile and phase is PHASES[0]:
             self.profile(turns[0][1])
 
     def feed(self, name: str) -> "Feed":
