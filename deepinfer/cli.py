@@ -17,7 +17,7 @@ from typing import Annotated, Any
 
 import typer
 
-from deepinfer.errors import CheckFailed, DeepInferError, UsageError
+from deepinfer.errors import CheckFailed, DeepInferError
 
 app = typer.Typer(
     help="DeepSeek-V4.1 inference whose hardware support is made of plugins.",
@@ -86,14 +86,6 @@ def _load_settings(platform: str, sets: Sequence[str], config: Path | None) -> A
     return Settings.load({k: v for k, v in given.items() if k != "config"}, file=config)
 
 
-def _thinking(word: str) -> dict[str, Any]:
-    if word in ("off", "on"):
-        return {"thinking": word == "on"}
-    if word.isdecimal() and 1 <= int(word) <= 100:
-        return {"thinking": True, "effort": int(word)}
-    raise UsageError(f"--think {word}: must be off, on, or an effort from 1 to 100")
-
-
 @app.command()
 def run(
     prompts: Annotated[list[str] | None, typer.Argument(help="prompts; - reads stdin")] = None,
@@ -117,7 +109,7 @@ def run(
 ) -> None:
     """Answer prompts; one prompt is streamed as it comes."""
     from deepinfer.sample.params import SamplingParams
-    from deepinfer.terminal import answer_all, read_prompts, stream_one
+    from deepinfer.terminal import answer_all, read_prompts, stream_one, thinking_options
 
     given = _settings(platform, sets, config)
     texts = read_prompts(prompts or [], file)
@@ -129,7 +121,7 @@ def run(
         seed=seed,
         stop=stop or [],
     )
-    options = {} if raw else _thinking(think)
+    options = {} if raw else thinking_options(think)
     from deepinfer.llm import LLM
 
     with LLM(model, quiet=quiet or as_json, **given) as llm:
@@ -154,10 +146,10 @@ def chat(
     """Talk with the model; /help lists the commands."""
     from deepinfer.llm import LLM
     from deepinfer.sample.params import SamplingParams
-    from deepinfer.terminal import Conversation
+    from deepinfer.terminal import Conversation, thinking_options
 
     params = SamplingParams(temperature=temperature, max_tokens=max_tokens)
-    options = _thinking(think)
+    options = thinking_options(think)
     with LLM(model, **_settings(platform, sets, config)) as llm:
         Conversation(llm, params, options, system).talk()
 

@@ -245,7 +245,12 @@ class LLM:
         message = request.words.message(output.finish_reason)
         usage = replace(output.usage, reasoning_tokens=request.words.reasoning_tokens)
         calls = [
-            {"id": call.id, "name": call.name, "arguments": call.arguments}
+            {
+                "id": call.id,
+                "name": call.name,
+                "arguments": call.arguments,
+                "is_whole": call.is_whole,
+            }
             for call in message.tool_calls
         ]
         return replace(output, reasoning=message.reasoning_content, tool_calls=calls, usage=usage)

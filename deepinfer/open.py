@@ -18,6 +18,7 @@ from deepinfer.model.shape import Shape
 from deepinfer.model.shards import check
 from deepinfer.model.weights import Checkpoint
 from deepinfer.settings import Settings
+from deepinfer.text import chat
 from deepinfer.text.compress import checked
 from deepinfer.text.tokenizer import Tokenizer
 
@@ -86,6 +87,7 @@ def load_model(opened: Opened, quiet: bool = False) -> tuple[House, Tokenizer]:
     report = check(opened.folder)
     report.raise_if_bad()
     tokenizer = Tokenizer.load(opened.folder)
+    chat.check_tokenizer(tokenizer)
     ids = checked(tokenizer, opened.shape.engram_compressed_vocab_size)
     with Checkpoint(opened.folder, opened.shape, report=report) as checkpoint:
         if quiet:

@@ -33,6 +33,15 @@ def read_prompts(words: Sequence[str], file: Path | None) -> list[str]:
     return texts
 
 
+def thinking_options(word: str) -> dict[str, Any]:
+    """Keywords of `LLM.chat` for "off", "on" or an effort from 1 to 100."""
+    if word in ("off", "on"):
+        return {"thinking": word == "on"}
+    if word.isdecimal() and 1 <= int(word) <= 100:
+        return {"thinking": True, "effort": int(word)}
+    raise UsageError(f"--think {word}: must be off, on, or an effort from 1 to 100")
+
+
 def _messages(text: str, system: str | None) -> list[dict[str, Any]]:
     begin = [{"role": "system", "content": system}] if system else []
     return [*begin, {"role": "user", "content": text}]
@@ -158,9 +167,7 @@ class Conversation:
             self.system = rest or None
             return f"system message: {self.system}"
         if word == "/think":
-            from deepinfer.cli import _thinking
-
-            self.options = _thinking(rest)
+            self.options = thinking_options(rest)
             return f"thinking: {rest}"
         if word == "/save":
             Path(rest).write_text(json.dumps(self.messages, ensure_ascii=False, indent=2))

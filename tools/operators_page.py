@@ -145,7 +145,7 @@ def _family(family: str, about: str, rows: list[Operator]) -> Iterator[str]:
 
 def _signature(op: Operator) -> str:
     """On one line if it fits, else one parameter a line; type names without their modules."""
-    text = op.signature.replace("'", "")
+    text = op.signature
     if len(text) <= 96:
         return text
     head, _, rest = text.partition("(")

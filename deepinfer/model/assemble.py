@@ -154,7 +154,9 @@ class Assembler:
         tensor = self.checkpoint.tensor(name)
         if self._advance is not None:
             self._advance(tensor.nbytes)
-        return tensor.to(self.device)
+        # a copy: a mapped file that is replaced while it serves would kill the process. Only the
+        # n-gram tables stay mapped, which may be larger than memory
+        return tensor if ".engram.embed." in name else tensor.to(self.device, copy=True)
 
     def _weight(self, name: str) -> Weight:
         scale = name + ".scale"

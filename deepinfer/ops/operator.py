@@ -95,7 +95,8 @@ class Operator:
     @property
     def signature(self) -> str:
         """The signature as a kernel's callable must offer it."""
-        return f"{self.name}{inspect.signature(self.call)}"
+        text = str(inspect.signature(self.call))
+        return self.name + text.replace("'", "")  # annotations are kept as words
 
 
 @dataclass(frozen=True)

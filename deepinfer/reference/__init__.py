@@ -89,6 +89,7 @@ _PLAIN = {
     "dense_weights": "eager",
     "expert_weights": "eager",
 }
+_GRAPH = "never: eager torch"
 _CACHES = ("packed", "bf16", "float32", "float64")
 
 
@@ -162,11 +163,12 @@ def _kernels(family: str) -> Iterator[Kernel]:
         plain: dict[str, str | Layout] = {kind: _PLAIN[kind] for kind in kinds if kind in _PLAIN}
         cached = [kind for kind in kinds if kind in caches]
         if not cached:
-            yield Kernel(op, "eager", _build, _fits, layouts=plain, prepare=prepare)
+            yield Kernel(op, "eager", _build, _fits, layouts=plain, prepare=prepare, graph=_GRAPH)
         for layout in _CACHES if cached else ():
             word = "eager" if layout == "packed" else f"eager_{layout}"
             shared = {kind: caches[kind][layout] for kind in cached}
-            yield Kernel(op, word, _build, _fits_cache(layout), layouts=plain | shared)
+            fits = _fits_cache(layout)
+            yield Kernel(op, word, _build, fits, layouts=plain | shared, graph=_GRAPH)
 
 
 @hookimpl

@@ -1,6 +1,6 @@
 """Follows tool-call markup in a growing reply, to know where the calls end.
 
-In: text as it is written. Out: how deep in the markup it is, and whether the calls are closed.
+In: text, control tokens as MARK. Out: the depth in the markup, and whether the calls are closed.
 Does not know: what the calls say; the parser in `chat` reads them.
 """
 
@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 
 DSML = "｜DSML｜"
-_OPEN, _CLOSE = f"<{DSML}", f"</{DSML}"
+MARK = "\udc00"
+"""Stands for the control token DSML. No decoded text can hold it, so that what only spells the
+token, letter by letter, is text for the watch as it is for the parser."""
+_OPEN, _CLOSE = f"<{MARK}", f"</{MARK}"
 _LONGEST_CLOSE = len(f"{_CLOSE}tool_calls>")
 _LONGEST_TAG = 4096  # characters; an opening tag that is longer is taken for text
 

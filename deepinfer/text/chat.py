@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from deepinfer.text.calls import CALLS, INVOKE, REPLY, CallsWatch
+from deepinfer.text.calls import CALLS, DSML, INVOKE, MARK, REPLY, CallsWatch
 from deepinfer.text.conversation import BadConversation as BadConversation
 from deepinfer.text.conversation import checked_messages, plain
 from deepinfer.text.stream import StopStrings, TextStream
@@ -92,7 +92,7 @@ def render(
     body |= {name: plain(name, value) for name, value in optional.items() if value is not None}
     _check_options(body)
     request, rendered = _rendered(body)
-    pieces = _pieces(rendered.prompt, rendered.special_ranges)
+    pieces = _pieces(rendered.prompt, _control_ranges(rendered, tokenizer))
     if number is not None:
         pieces = _with_effort(pieces, number)
     text = "".join(piece for piece, _ in pieces)
@@ -170,6 +170,17 @@ def _refusal(body: dict[str, Any]) -> str | None:
     return None
 
 
+def _control_ranges(rendered: Any, tokenizer: Tokenizer) -> list[tuple[int, int]]:
+    """Where the renderer wrote control tokens.
+
+    It also marks grounding tokens such as <｜ref｜> that an assistant message spells; a vocabulary
+    without them has only their letters.
+    """
+    known = tokenizer.control_tokens
+    ranges: list[tuple[int, int]] = rendered.special_ranges
+    return [(begin, end) for begin, end in ranges if rendered.prompt[begin:end] in known]
+
+
 def _pieces(prompt: str, ranges: Sequence[tuple[int, int]]) -> list[tuple[str, bool]]:
     """The prompt cut at control tokens: (text, is control)."""
     pieces, done = [], 0
@@ -242,7 +253,7 @@ class Assembler:
         self._recipe, self._tokenizer = recipe, tokenizer
         self._processor = recipe.StreamProcessor(generator, options, _decoder(tokenizer))
         self._stops = StopStrings(stop, include_stop)  # in content only (chat 1.4)
-        self._raw = TextStream(tokenizer)
+        self._raw, self._dsml_id = TextStream(tokenizer), tokenizer.id_of(DSML)
         self._watch: CallsWatch | None = None
         if options.parse_tool_calls:
             self._watch = CallsWatch(CALLS if options.starts_in_tool_calls else REPLY)
@@ -275,7 +286,8 @@ class Assembler:
             return ""  # begin, end and pad are no words; the parser would pass them on as text
         text = self._take(self._processor.push(self._recipe.InferenceChunk.tokens([token_id])))
         if self._watch is not None:
-            self._watch.push(self._raw.push([token_id]))
+            is_mark = token_id == self._dsml_id
+            self._watch.push(MARK if is_mark else self._raw.push([token_id]))
             if self._watch.is_closed:
                 text += self._show(self._stops.finish())
         return text

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import deepseek_recipe as recipe
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deepinfer.text.calls import CALLS, DSML, INVOKE, PARAMETER, REPLY, CallsWatch
+from deepinfer.text.calls import CALLS, DSML, INVOKE, MARK, PARAMETER, REPLY, CallsWatch
 
 TOOL = {"type": "function", "function": {"name": "w", "parameters": {"type": "object"}}}
 BLOCK = (
@@ -51,15 +49,19 @@ def is_read(text: str) -> bool:
     processor = recipe.StreamProcessor(generator, request.parsing_options)
     chunks = processor.push(recipe.InferenceChunk.ready())
     chunks += processor.push(recipe.InferenceChunk.text(text + PROBE, 1)) + processor.finish()
-    return any('"name":"probe"' in json.dumps(json.loads(one.to_json()), separators=(",", ":"))
-               for one in chunks)
+    return any('"name":"probe"' in one.to_json() for one in chunks)
 
 
 def watched(pieces: list[str], depth: int = REPLY) -> CallsWatch:
     watch = CallsWatch(depth)
     for piece in pieces:
-        watch.push(piece)
+        watch.push(piece.replace(DSML, MARK))
     return watch
+
+
+def in_letters(text: str) -> list[str]:
+    """A control token cannot be cut."""
+    return list(text.replace(DSML, MARK))
 
 
 @settings(deadline=None, max_examples=400)
@@ -77,7 +79,7 @@ def test_the_calls_are_closed_exactly_when_the_parser_swallows_what_follows(text
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(SOUP), max_size=9).map("".join))
 def test_the_watch_does_not_depend_on_the_cut(text):
-    whole, letters = watched([text]), watched(list(text))
+    whole, letters = watched([text]), watched(in_letters(text))
     assert (whole.depth, whole.is_closed) == (letters.depth, letters.is_closed)
 
 
@@ -93,12 +95,18 @@ def test_the_watch_does_not_depend_on_the_cut(text):
     ],
 )
 def test_depth_tells_what_a_reply_ended_in(text, depth):
-    assert watched(list(text)).depth == depth
+    assert watched(in_letters(text)).depth == depth
 
 
 def test_a_prompt_that_opened_the_calls_begins_inside():
     rest = BLOCK.removeprefix(f"<{DSML} calls>\n")
-    assert watched(list(rest), CALLS).is_closed
+    assert watched(in_letters(rest), CALLS).is_closed
+
+
+def test_markup_that_is_only_spelled_is_text():
+    watch = CallsWatch()
+    watch.push(BLOCK)
+    assert (watch.depth, watch.is_closed) == (REPLY, False)
 
 
 def test_long_text_is_not_kept():

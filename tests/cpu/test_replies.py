@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import product
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def calls(*written: str) -> str:
 
 PARIS = calls(call("Paris"))
 # values that end in what looks like the beginning of a closing marker, and pieces of markers
-HARD = ["", "<", "2>&1", "</", "2>&1<", f"<{DSML}", "a\nb", 'q"uo\\te', "é😀", f"<{DSML} x>", "</think"]
+HARD = ["", "<", "2>&1", "</", "2>&1<", f"<{DSML}", f"<{DSML} x>", "</think"]
+HARD += ["a\nb", 'q"uo\\te', "é😀"]
 REPLIES = [
     *((CALLING, "Let me see." + calls(call(value))) for value in HARD),
     *((BOTH, "Hmm.</think>" + calls(call(value))) for value in HARD[:4]),
@@ -59,8 +61,11 @@ REPLIES = [
 
 
 def by_letter(text: str) -> list[int]:
-    """Ids so small that every border between letters, and inside of some, is a cut."""
-    return [number for one in text for number in TOKENIZER.encode(one)]
+    """Control tokens, and for the rest ids so small that every border of letters is a cut."""
+    ids = []
+    for one in re.findall(f"{DSML}|</?think>|.", text, re.DOTALL):
+        ids += TOKENIZER.encode(one, parse_special=True)
+    return ids
 
 
 def read(prompt: Prompt, pieces: list[list[int]], reason: str = "stop", **options) -> Message:
@@ -109,7 +114,7 @@ def test_there_are_thirty_replies_and_all_kinds_occur():
     assert any(len(one.tool_calls) == 2 for one in whole)
 
 
-@pytest.mark.parametrize(("value", "thinks"), product(HARD, (False, True)))
+@pytest.mark.parametrize(("value", "thinks"), [*product(HARD, (False, True))])
 def test_arguments_are_the_value_that_was_written(value, thinks):
     """BL-77: also a value that ends like a marker, with reasoning before it."""
     text = ("Hmm.</think>" if thinks else "") + calls(call(value))
@@ -118,6 +123,18 @@ def test_arguments_are_the_value_that_was_written(value, thinks):
     assert message.finish_reason == "tool_calls"
     assert message.content == ""
     assert message.reasoning_content == ("Hmm." if thinks else None)
+
+
+@pytest.mark.parametrize("cut", [TOKENIZER.encode, by_letter])
+def test_a_marker_that_is_only_spelled_is_part_of_the_value(cut):
+    """BL-77, BL-79: the control token opens and closes, its letters do not."""
+    value = f"a</{DSML} parameter>\n</{DSML} invoke>\n</{DSML} calls>b"
+    letters = [number for one in value for number in TOKENIZER.encode(one)]
+    begin, end = calls(call("*")).split("*")
+    typed = TOKENIZER.encode(value) if cut is TOKENIZER.encode else letters
+    message = read(CALLING, [[*by_letter(begin), *typed, *by_letter(end)]])
+    assert json.loads(message.tool_calls[0].arguments) == {"city": value}
+    assert message.finish_reason == "tool_calls"
 
 
 def test_the_reply_stops_at_the_end_of_the_calls_and_takes_no_id_behind_it():

@@ -61,7 +61,8 @@ def test_a_typed_control_token_is_text_unless_parsing_is_asked_for(tokenizer):
 def test_skipping_special_tokens_leaves_out_begin_end_and_pad(tokenizer):
     ids = [tokenizer.bos_id, *tokenizer.encode("Hello"), tokenizer.eos_id, tokenizer.pad_id]
     assert tokenizer.decode(ids) == "Hello"
-    assert tokenizer.decode(ids, skip_special=False).startswith("<｜begin▁of▁sentence｜>Hello<｜end")
+    whole = tokenizer.decode(ids, skip_special=False)
+    assert whole == "<｜begin▁of▁sentence｜>Hello<｜end▁of▁sentence｜><｜▁pad▁｜>"
 
 
 @settings(deadline=None, max_examples=150)
@@ -94,7 +95,8 @@ def test_an_added_token_in_the_byte_alphabet_is_decoded_as_the_library_does(tmp_
     parsed["added_tokens"].append(wide | {"id": 2048, "lstrip": False, "rstrip": False})
     tokenizer = Tokenizer.load(written(tmp_path, parsed))
     stream = TextStream(tokenizer)
-    assert stream.push([2048]) + stream.push([2048]) + stream.finish() == tokenizer.decode([2048] * 2)
+    pieces = [stream.push([2048]), stream.push([2048]), stream.finish()]
+    assert "".join(pieces) == tokenizer.decode([2048] * 2)
 
 
 @pytest.mark.parametrize("text", ["a\ud800", "\udfff", "ab\ud83d\ud83d"])
@@ -125,7 +127,7 @@ def without_begin() -> dict:
         tiny_file() | {"decoder": None},
         without_begin(),
     ],
-    ids=["empty", "cut", "a list", "no model", "deep", "no vocabulary", "other", "none", "no begin"],
+    ids=["empty", "cut", "list", "no model", "deep", "no vocabulary", "other", "none", "no begin"],
 )
 def test_a_bad_file_is_one_error_that_names_it(tmp_path, parsed):
     with pytest.raises(BadTokenizer, match=r"tokenizer\.json: "):
@@ -202,5 +204,5 @@ def test_normalization_follows_the_specification(text, key):
 def test_another_count_than_the_config_says_is_refused(tokenizer):
     count = len(set(compressed_ids(tokenizer)))
     assert checked(tokenizer, count) == compressed_ids(tokenizer)
-    with pytest.raises(WrongCompression, match=f"compresses to {count} ids, config.json says 99092"):
+    with pytest.raises(WrongCompression, match=f"to {count} ids, config.json says 99092"):
         checked(tokenizer, 99_092)

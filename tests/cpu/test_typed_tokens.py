@@ -18,7 +18,8 @@ TINY = Path(__file__).parents[2] / "checkpoints" / "tiny"
 TOKENIZER = Tokenizer.load(TINY)
 # the V4 file has the text vocabulary of V4.1 but another name for two added tokens
 RENAMED = {"<｜place▁holder▁no▁798｜>": "<｜System｜>", "<｜image2｜>": "<｜deepseek_image｜>"}
-PLACE_MARKS = [f"<｜{end}{name}｜>" for name in "ref box point polygon".split() for end in ("", "/")]
+PLACE_MARKS = [f"<｜{name}｜>" for name in ("ref", "box", "point", "polygon")]
+PLACE_MARKS += [f"<｜/{name}｜>" for name in ("ref", "box", "point", "polygon")]
 
 
 @pytest.fixture(scope="module")

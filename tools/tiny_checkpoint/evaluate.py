@@ -167,9 +167,13 @@ def generated(
         texts = [words.decode(a.ids, skip_special_tokens=True) for a in answers]
         good = [items.judge(i, t) for i, t in zip(group, texts, strict=True)]
         steps = [count for a in answers for count in a.accepted]
+        by_task = defaultdict(list)
+        for item, is_right in zip(group, good, strict=True):
+            by_task[item.task].append(is_right)
         result[name] = {
             "items": len(group), "judged_right": sum(good) / max(1, len(good)),
             "accepted_per_step": sum(steps) / max(1, len(steps)), "steps": len(steps),
+            "by_task": shares(by_task),
             "reached_limit": sum(not a.ended for a in answers) / max(1, len(answers)),
             "samples": [words.decode(list(i.prompt) + a.ids, skip_special_tokens=False)
                         for i, a in list(zip(group, answers, strict=True))[:6]],
@@ -202,7 +206,7 @@ def measure(
     say(f"without compressed attention: {result['ablation']}")
     save(result)
     few = take([i for i in chosen if i.task in FREE_TASKS], min(count, 128))
-    few += take([i for i in graded if len(i.prompt) < 700], min(count, 16))
+    few += take([i for i in graded if len(i.prompt) < 700], min(count, 24))
     result["generated"] = generated(weights, few, compressed, shape, words, EXACT)
     brief = {k: v for k, v in result["generated"].items() if not isinstance(v, dict)}
     say(f"generated: {brief} " + " ".join(

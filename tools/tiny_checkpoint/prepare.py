@@ -52,34 +52,38 @@ FULL = (
 )
 
 
-def scaled(factor: float) -> list[DataSet]:
-    """The sets with fewer tokens, for probes."""
-    return [DataSet(**(vars(d) | {"tokens": int(d.tokens * factor)})) for d in FULL]
-
-
-def prepare(folder: Path, factor: float, processes: int, seed: int) -> None:
-    """Build, pack and publish every set in order."""
+def prepare(folder: Path, sizes: dict[str, float], processes: int, seed: int) -> None:
+    """Build, pack and publish the sets in the order given, each `sizes[name]` times its size."""
     folder.mkdir(parents=True, exist_ok=True)
-    for number, data in enumerate(scaled(factor)):
+    known = {data.name: data for data in FULL}
+    for number, (name, factor) in enumerate(sizes.items()):
+        data = known[name]
         began = time.monotonic()
         ids, target = build(
-            seed + number, data.tokens, processes, weights=data.weights(),
+            seed * 100 + number, int(data.tokens * factor), processes, weights=data.weights(),
             recall_lines=data.lines, long_recall_tokens=data.long_range)
         built = time.monotonic() - began
         rows, marks = pack_rows(ids, target, data.length)
-        partial = folder / f"{data.name}.partial.npz"
+        partial = folder / f"{name}.partial.npz"
         np.savez(partial, ids=rows, marks=marks)
-        partial.rename(folder / f"{data.name}.npz")
-        print(f"data {data.name}: {len(ids)} tokens, {rows.shape} rows, fill "
+        partial.rename(folder / f"{name}.npz")
+        print(f"data {name}: {len(ids)} tokens, {rows.shape} rows, fill "
               f"{(marks > 0).mean():.3f}, target {(marks == 2).mean():.3f}, build {built:.1f} s, "
               f"all {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+
+
+def read_sizes(words: list[str]) -> dict[str, float]:
+    """NAME=FACTOR words; all sets at full size if there are none."""
+    if not words:
+        return {data.name: 1.0 for data in FULL}
+    return {name: float(factor) for name, factor in (word.split("=") for word in words)}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--factor", type=float, default=1.0)
+    parser.add_argument("sets", nargs="*", help="NAME=FACTOR, in order; default: all, full size")
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
-    prepare(chosen.folder, chosen.factor, chosen.processes, chosen.seed)
+    prepare(chosen.folder, read_sizes(chosen.sets), chosen.processes, chosen.seed)

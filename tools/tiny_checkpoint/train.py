@@ -267,7 +267,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32768, help="tokens per step")
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--factor", type=float, default=1.0, help="size of the training sets")
+    parser.add_argument("--sets", nargs="*", default=[], help="NAME=FACTOR, see prepare.py")
     parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--max-steps", type=int, default=0, help="per phase, for probes")
     parser.add_argument("--resume", type=Path, help="checkpoint to continue from")
@@ -285,8 +285,8 @@ def main() -> None:
     chosen = options()
     chosen.out.mkdir(parents=True, exist_ok=True)
     maker = subprocess.Popen([
-        sys.executable, "-m", "tools.tiny_checkpoint.prepare", str(chosen.data), "--factor",
-        str(chosen.factor), "--processes", str(chosen.processes), "--seed", str(chosen.seed)])
+        sys.executable, "-m", "tools.tiny_checkpoint.prepare", str(chosen.data), *chosen.sets,
+        "--processes", str(chosen.processes), "--seed", str(chosen.seed)])
     torch._dynamo.config.recompile_limit = 64
     torch.backends.cuda.matmul.allow_tf32 = True
     parts = compiled.load(chosen.compiled) if chosen.compiled else 0
@@ -305,7 +305,8 @@ def main() -> None:
                          lambda found: trainer.write(chosen.out, found))
     result["training"] = {
         "seed": chosen.seed, "tokens": trainer.tokens, "steps": trainer.steps,
-        "batch_tokens": chosen.batch, "rate": chosen.rate, "loss": trainer.history[-5:]}
+        "batch_tokens": chosen.batch, "rate": chosen.rate, "is_continued": bool(chosen.resume),
+        "seconds": chosen.seconds, "loss": trainer.history[-5:]}
     trainer.write(chosen.out, result)
     trainer.say("written")
     maker.wait()
