@@ -145,19 +145,25 @@ def build(
     return House(planned, table, model, drafter, caches, tray)
 
 
+def cache_records(declared: Declared, plan: Plan) -> dict[str, Record]:
+    """Record of one row of each cache ("window", "entry", "open", "index"), in the plan's layouts."""
+    records: dict[str, Record] = {}
+    for settled in plan.layouts:
+        if settled.kind in ("kv", "index"):
+            layout = declared.layout(settled.kind, settled.layout)
+            if layout.records is not None:
+                records |= layout.records(declared.model.dims)
+    return records
+
+
 _Size = tuple[int, Record]
 
 
 def _cache_shapes(
     shape: Shape, geometry: Geometry, declared: Declared, plan: Plan, drafts: bool
 ) -> dict[tuple[str, int], _Size]:
-    """(cache, layer) -> rows and record of every cache, in the layouts of the plan."""
-    records: dict[str, Record] = {}
-    for kind in ("kv", "index"):
-        for settled in plan.layouts:
-            layout = declared.layout(kind, settled.layout)
-            if settled.kind == kind and layout.records is not None:
-                records |= layout.records(declared.model.dims)
+    """(cache, layer) -> rows and record of every cache."""
+    records = cache_records(declared, plan)
     layers = shape.num_hidden_layers + (shape.num_nextn_predict_layers if drafts else 0)
     rings = geometry.slots * geometry.ring
     sizes = {("window", layer): (rings, records["window"]) for layer in range(layers)}

@@ -241,7 +241,7 @@ def _compress(dims: Mapping[str, Any], tokens: int, seed: int, edge: str) -> dic
         draw.f32(_CACHE_ROWS, 2 * dim), torch.ones(_CACHE_ROWS, dtype=torch.bool), "open"
     )
     odd = edge == "open"
-    first = torch.arange(-1 if odd else 0, tokens - 1, 2)
+    first = torch.arange(-1 if odd else 0, tokens - 1, 2) if tokens else torch.arange(0)
     sources = torch.stack([first, first + 1], -1)
     if odd and len(sources):
         sources[0, 0] = -1 - 7

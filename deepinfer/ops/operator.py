@@ -17,7 +17,8 @@ class Tolerance:
     """How far a kernel may be from the reference. `kind` is "exact", "relative" or "ulp".
 
     relative  norm of the difference over norm of the reference, at most `value`
-    ulp       at most `share` of the elements unequal, each by at most `value` ulp
+    ulp       at most `share` of the elements unequal, each by at most `value` ulp of its dtype, or
+              by less than 1e-6 of the tensor's RMS where terms cancel
     """
 
     kind: str

@@ -64,7 +64,7 @@ def combine(
     home = _travel(in_order, ticket.received, ticket.sent, group)
     pairs = torch.empty_like(home)
     pairs[ticket.order] = home
-    by_token = pairs.view(shared.shape[0], ticket.top_k, -1)
+    by_token = pairs.view(shared.shape[0], ticket.top_k, shared.shape[1])
     total = torch.zeros_like(shared, dtype=n.wide)
     for place in range(ticket.top_k):  # places are in increasing expert number
         total = total + n.up(by_token[:, place])

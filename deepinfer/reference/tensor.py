@@ -102,7 +102,8 @@ def unpermute_rows(
 ) -> Tensor:
     pairs = torch.empty_like(y)
     pairs[rows.source] = y
-    by_token = pairs.view(shared.shape[0], top_k, -1)  # places are in increasing expert number
+    # places are in increasing expert number
+    by_token = pairs.view(shared.shape[0], top_k, shared.shape[1])
     total = torch.zeros_like(shared, dtype=n.wide)
     for place in range(top_k):
         total = total + n.up(by_token[:, place])
@@ -177,7 +178,8 @@ def gather_rows(table: Weight, rows: Tensor, *, n: Numerics = OFFICIAL) -> Quant
     picked = table.values.view(torch.uint8)[flat].view(table.values.dtype)
     scale = table.scale.view(torch.uint8)[flat].view(table.scale.dtype)
     values = n.bf(dequantize(Weight(picked, scale)))  # [tokens * columns, width]
-    return quantize(values.view(rows.shape[0], -1), n=n)
+    width = rows.shape[1] * table.values.shape[1]
+    return quantize(values.view(rows.shape[0], width), n=n)
 
 
 def engram_gate(
