@@ -146,7 +146,7 @@ def build(
 
 
 def cache_records(declared: Declared, plan: Plan) -> dict[str, Record]:
-    """Record of one row of each cache ("window", "entry", "open", "index"), in the plan's layouts."""
+    """Record of a row of each cache (window, entry, open, index), in the layouts of the plan."""
     records: dict[str, Record] = {}
     for settled in plan.layouts:
         if settled.kind in ("kv", "index"):

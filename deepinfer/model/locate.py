@@ -100,6 +100,8 @@ def _from_hub(
     name: str, revision: str | None, cache_dir: str | Path | None, announce: Callable[[str], None]
 ) -> Path:
     import huggingface_hub as hub
+    import huggingface_hub.constants  # noqa: F401  the package loads its parts only when imported
+    import huggingface_hub.errors  # noqa: F401
 
     cache = Path(cache_dir or hub.constants.HF_HUB_CACHE)
     cached = _cached(hub, name, revision, cache)

@@ -18,7 +18,9 @@ from deepinfer.reference import attention as kernels
 def cuts(length: int) -> st.SearchStrategy[list[int]]:
     """Ways to cut `length` tokens into chunks."""
     borders = st.sets(st.integers(1, length - 1), max_size=8) if length > 1 else st.just(set())
-    return borders.map(lambda at: [b - a for a, b in zip([0, *sorted(at)], [*sorted(at), length])])
+    return borders.map(
+        lambda at: [b - a for a, b in zip([0, *sorted(at)], [*sorted(at), length], strict=True)]
+    )
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def packed(length: int) -> network.Packed:
 
 
 def relative(got: torch.Tensor, want: torch.Tensor) -> float:
-    return float((got - want).abs().max() / want.square().mean().sqrt())
+    return float((got.detach() - want).abs().max() / want.square().mean().sqrt())
 
 
 @pytest.mark.parametrize("length", [1, 7, 40, 200])
@@ -99,6 +99,7 @@ def test_the_quantized_network_stays_near_the_reference_until_rounding_chaos(len
 def test_packed_documents_do_not_see_each_other():
     """A document behind another gives the logits it gives alone."""
     weights = weights_in(torch.float64)
+    torch.manual_seed(2)
     first, second = torch.randint(3, 255, (2, 23)).tolist()
     rows = [[0, *first, 0, *second], [0, *second] + [2] * 24]
     result = network.forward(weights, network.pack(torch.tensor(rows), COMPRESSED, SHAPE),

@@ -156,7 +156,8 @@ class DraftStep:
     def _teach(self) -> tuple[Packed, Tensor, Tensor]:
         """The backbone's features and hidden states, each step's anchors draw from them.
 
-        Uncompiled: its forward-only regions would cost half a minute of compilation.
+        Uncompiled: forward-only regions cost half a minute of compilation, and in a probe with
+        torch 2.11 their output was not always finite (cause not found).
         """
         with torch.no_grad(), plain():
             packed = network.pack(self.ids, self.compressed, self.shape)
