@@ -29,6 +29,8 @@ __all__ = ["LLM", "DeepInferError", "Output", "SamplingParams", "__version__", "
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"deepinfer has no public name {name!r}; it has {', '.join(_HOMES)}")
+    if name in ("LLM", "run"):
+        import_module("deepinfer.settings").calm_threads()  # before torch is loaded
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from deepinfer.errors import CheckFailed, DeepInferError
+from deepinfer.settings import calm_threads
 
 app = typer.Typer(
     help="DeepSeek-V4.1 inference whose hardware support is made of plugins.",
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the `deepinfer` script."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
+    calm_threads()
     try:
         command = typer.main.get_command(app)
         code = command.main(args=words, prog_name="deepinfer", standalone_mode=False)

@@ -60,6 +60,15 @@ _EPLB = "balancing of experts over ranks"
 _RING = "setting a sequence back"
 
 
+def calm_threads() -> None:
+    """Waiting OpenMP threads sleep, unless the caller's environment says how they wait.
+
+    They spin otherwise, and on a busy machine a step then takes twenty times as long (docs/decisions
+    l). Works only before torch is loaded; child processes inherit it.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 @dataclass(frozen=True)
 class Settings:
     """Names follow the engine specification 1.2 and 1.3; `Settings.load` is the usual way in."""

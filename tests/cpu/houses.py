@@ -19,10 +19,11 @@ WINDOW, RING, BLOCK = 8, 16, 16
 IDS = torch.randint(2, 256, (400,), generator=torch.Generator().manual_seed(8)).tolist()
 
 
-def build(ops: dict[str, str] | None = None, **modes: str) -> House:
+def build(ops: dict[str, str] | None = None, drafts: bool = False, **modes: str) -> House:
     """A fresh house; modes default to what the release rounds, with float64 sums."""
     shape = Shape.load(FOLDER)
-    wish = Wish("tiny_a", "reference", 4, 512, 256, {"accumulate": "float64"} | modes, ops or {})
+    modes = {"accumulate": "float64"} | modes
+    wish = Wish("tiny_a", "reference", 4, 512, 256, modes, ops or {}, drafts=drafts)
     planned = start.plan(shape, wish)
     with Checkpoint(FOLDER, shape) as checkpoint:
         return start.build(planned, checkpoint, [number // 2 for number in range(256)])

@@ -11,7 +11,7 @@ from houses import FOLDER
 from safetensors.torch import load_file, save_file
 
 from deepinfer.engine import start
-from deepinfer.reference import tensor
+from deepinfer.reference import attention, tensor
 from deepinfer.testing import golden
 from deepinfer.testing.golden import NoGolden, compare
 
@@ -119,3 +119,17 @@ def test_the_inverse_rotation_matters(monkeypatch):
     report = compare(FOLDER, "reference")
     assert not report.is_good
     assert torch.inf not in [line.worst for line in report.lines]
+
+
+def test_a_lost_open_group_is_found(monkeypatch):
+    """The recorded greedy ids are what prefill and decode must give; every second step of a decode
+    closes a group whose first token lies in an earlier step."""
+    plain = attention.store_open
+
+    def forgetful(cache, rows, kv, gate, *, n=tensor.OFFICIAL):
+        plain(cache, rows, 0 * kv, 0 * gate, n=n)
+
+    monkeypatch.setattr(attention, "store_open", forgetful)
+    report = compare(FOLDER, "reference")
+    failed = {line.kind for line in report.lines if line.failed}
+    assert failed == {"greedy.ids"}

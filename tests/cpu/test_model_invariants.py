@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +12,14 @@ from houses import BLOCK, IDS, RING, WINDOW, build, exact, prefill
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from deepinfer.engine.blocks import Store
 from deepinfer.engine.sequence import Entry, Sequence
-from deepinfer.model import attention
+from deepinfer.engine.start import House
+from deepinfer.model import attention, rotary
+from deepinfer.model.shape import Shape
 from deepinfer.reference import attention as kernels
+
+OFFICIAL = Path(__file__).parents[1] / "data" / "official_config.json"
 
 
 def cuts(length: int) -> st.SearchStrategy[list[int]]:
@@ -58,6 +65,17 @@ def test_neighbors_slots_and_blocks_do_not_change_a_single_bit(data):
     assert torch.equal(found, prefill(exact(), IDS[:length]))
 
 
+def compressed(house: House, length: int) -> list[torch.Tensor]:
+    """Entries and index keys of a sequence in blocks 1, 2, ..., read as the model reads them."""
+    found = []
+    for layer in house.planned.shape.kv_source_layer_ids:
+        ratio = house.planned.shape.ratio(layer)
+        rows = BLOCK // ratio + torch.arange(length // ratio)
+        found.append(house.table.attention_load_entries(house.caches.entries[layer], rows))
+        found.append(house.table.attention_load_index(house.caches.index[layer], rows))
+    return found
+
+
 @pytest.mark.parametrize(
     "length", [1, 2, 3, 4, WINDOW - 1, WINDOW, WINDOW + 1, RING - WINDOW + 1, RING, RING + 1]
 )
@@ -65,7 +83,38 @@ def test_prompts_at_every_border_equal_token_by_token(length):
     """BL-06, BL-10: ratio, group, window and ring borders; nothing is NaN."""
     whole = prefill(exact(), IDS[:length])
     assert torch.isfinite(whole).all()
+    before = compressed(exact(), length)
     assert torch.equal(prefill(exact(), IDS[:length], [1] * length), whole)
+    for kept, again in zip(before, compressed(exact(), length), strict=True):
+        assert torch.isfinite(kept).all()
+        assert torch.equal(again, kept)
+
+
+@pytest.mark.parametrize("token", [0, 1, 2, 255], ids=["bos", "eos", "pad", "noise"])
+def test_a_prompt_of_one_special_token_is_answered(token):
+    """BL-10: no compressed entry exists yet in ratio-2 layers."""
+    alone = prefill(exact(), [token])
+    assert torch.isfinite(alone).all()
+    assert torch.equal(prefill(exact(), [token, *IDS[:5]], [1, 5])[:1], alone)
+
+
+@pytest.mark.parametrize("aborted_after", [1, 7, 21])
+def test_a_new_conversation_over_a_used_slot_sees_nothing_of_the_old_one(aborted_after):
+    """BL-24: slots and blocks go back to the store uncleaned; one prompt ends in mid-prefill."""
+    house = exact()
+    expected = prefill(house, IDS[200:237], [20, 17])
+    store = Store(replace(house.planned.geometry, slots=1, blocks=4))
+    for ids, rows in ((IDS[:45], aborted_after), (IDS[60:108], 48), (IDS[200:237], 20)):
+        slot, blocks = store.take(len(ids))
+        sequence = Sequence(ids, slot, blocks)
+        found = []
+        for first, count in ((0, rows), (rows, min(17, len(ids) - rows))):
+            if count:
+                batch = house.tray.batch([Entry(sequence, first, count, count)])
+                with torch.inference_mode():
+                    found.append(house.model.forward(batch, house.caches).logits)
+        store.give_back(slot, blocks)
+    assert torch.equal(torch.cat(found), expected)
 
 
 @pytest.mark.parametrize("length", [40, 41, 42, 43])
@@ -85,9 +134,9 @@ def test_without_rounding_fp32_chunks_agree_to_1e5():
 
 
 def test_generating_and_reading_the_same_tokens_give_the_same_logits():
-    """BL-13: 120 tokens one by one against one prefill; the difference stays flat (at zero)."""
-    ids = IDS[:150]
-    assert torch.equal(prefill(exact(), ids, [30] + [1] * 120), prefill(exact(), ids))
+    """BL-13: 80 tokens one by one after a long prompt; the difference stays flat (at zero)."""
+    ids = IDS[:210]
+    assert torch.equal(prefill(exact(), ids, [130] + [1] * 80), prefill(exact(), ids))
 
 
 def test_packed_and_bf16_caches_hold_the_same_numbers():
@@ -135,18 +184,19 @@ def test_the_releases_defect_would_be_found(monkeypatch):
     assert not torch.equal(prefill(exact(), IDS[:41], [20] + [1] * 21), expected)
 
 
-def test_below_the_top_k_sparse_equals_dense(monkeypatch):
-    """BL-11: with at most top-k entries the selection is all of them; above it, it is not."""
-    few, many = IDS[:4], IDS[:30]
-    expected = [prefill(exact(), few), prefill(exact(), many)]
+@pytest.mark.parametrize("length", [3, 4, 5, 8, 30])
+def test_up_to_the_top_k_sparse_equals_dense_and_beyond_it_does_not(monkeypatch, length):
+    """BL-11: top-k is 4 here; the ratio-1 layers have one visible entry per token."""
+    expected = prefill(exact(), IDS[:length])
     chosen = kernels._best
 
     def everything(scores, top_k, n):
         return chosen(scores, max(top_k, scores.shape[1]), n)
 
     monkeypatch.setattr(kernels, "_best", everything)
-    assert torch.equal(prefill(exact(), few), expected[0])
-    assert not torch.equal(prefill(exact(), many), expected[1])
+    found = prefill(exact(), IDS[:length])
+    assert torch.equal(found[:4], expected[:4])
+    assert torch.equal(found, expected) == (length <= 4)
 
 
 def test_the_look_back_does_not_stop_at_a_chunk_border_nor_cross_into_a_neighbor():
@@ -161,6 +211,19 @@ def test_the_look_back_does_not_stop_at_a_chunk_border_nor_cross_into_a_neighbor
             beside = [Entry(other, first, rows, 0), Entry(mine, first, rows, 0)]
             parts.append(house.tray.batch(beside).history[rows:])
         assert torch.equal(torch.cat(parts), whole)
+
+
+def test_the_official_frequencies_are_those_of_the_specification():
+    """Backbone 3.4: check values of the YaRN ramp, and no ramp in window-only layers."""
+    shape = Shape.from_config(json.loads(OFFICIAL.read_text()))
+    for layer in (2, 20, 39):
+        found = rotary.frequencies(shape, layer)
+        assert found.shape == (32,)
+        known = [1, 3.63553851e-3, 2.26562493e-3, 2.96977785e-4, 5.37231244e-6, 5.6805294e-7]
+        assert found[[0, 15, 16, 20, 25, 31]].tolist() == pytest.approx(known, rel=2e-6)
+    for layer in (0, 1, 40, 42):
+        plain = [10000 ** (-2 * i / 64) for i in range(32)]
+        assert rotary.frequencies(shape, layer).tolist() == pytest.approx(plain, rel=2e-6)
 
 
 @pytest.mark.parametrize("position", [10, 1000, 4000])

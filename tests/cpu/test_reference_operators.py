@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from promises import MINUS_INFINITY, PROMISES, Promise
 
 from deepinfer.engine import start
 from deepinfer.engine.start import Planned, Wish
@@ -59,13 +60,17 @@ def double() -> tuple[Planned, Table]:
     return made(accumulate="float64")
 
 
-def result(house: tuple[Planned, Table], op: Operator, tokens: int, seed: int, edge: str) -> Any:
+def result(
+    house: tuple[Planned, Table], op: Operator, tokens: int, seed: int, edge: str
+) -> tuple[list[torch.Tensor], Promise]:
+    """The tensors of one call, and the shapes and dtypes that its contract promises."""
     planned, table = house
     dims = planned.declared.model.dims
     records = start.cache_records(planned.declared, planned.plan)
-    given_arguments = arguments(op, dims, records, table, tokens, seed, edge)
-    returned = table[op.name](**given_arguments)
-    return given_arguments["cache"] if returned is None else returned
+    call = arguments(op, dims, records, table, tokens, seed, edge)
+    promised = PROMISES[op.name](call | {"seed": seed}, dims)
+    returned = table[op.name](**call)
+    return tensors(call["cache"] if returned is None else returned), promised
 
 
 def tensors(value: Any) -> list[torch.Tensor]:
@@ -78,27 +83,34 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("op", ONE_PROCESS, ids=lambda op: op.name)
 def test_the_reference_keeps_its_own_contract_at_every_size_and_edge(single, double, op):
-    """0, 1, odd and many tokens; every edge of the row; poison in slots that are not read."""
+    """Shapes, dtypes, finite numbers, the row's tolerance: 0, 1, odd and many tokens, every edge of
+    the row, poison in slots that are not read."""
     for tokens in (0, 1, 7, 33):
         for seed, edge in enumerate(("", *op.edges)):
-            one = tensors(result(single, op, tokens, seed, edge))
-            two = tensors(result(double, op, tokens, seed, edge))
-            assert [t.shape for t in one] == [t.shape for t in two], (tokens, edge)
-            assert [t.dtype for t in one] == [t.dtype for t in two], (tokens, edge)
+            one, promised = result(single, op, tokens, seed, edge)
+            two, _ = result(double, op, tokens, seed, edge)
+            assert [(tuple(t.shape), t.dtype) for t in one] == promised, (tokens, edge)
             for found, want in zip(one, two, strict=True):
                 poisoned = op.name.startswith("attention.store") and found.shape[0] == 256
                 if found.is_floating_point() and found.dtype.itemsize > 1 and not poisoned:
                     assert not torch.isnan(found).any(), (tokens, edge)
+                    assert not (found == torch.inf).any(), (tokens, edge)
+                    below = (found == -torch.inf).any()
+                    assert not below or op.name in MINUS_INFINITY, (tokens, edge)
                 assert within(found, want, op.tolerance), (op.name, tokens, edge)
 
 
 @pytest.mark.parametrize("op", CATALOGUE.operators.values(), ids=lambda op: op.name)
-def test_a_reference_function_has_the_catalogues_parameters(op):
+def test_a_reference_function_has_the_catalogues_signature(op):
     family = "exchange" if op.family == "all_to_all" else op.family
     module = import_module(f"deepinfer.reference.{family}")
     function = getattr(module, op.name.split(".")[1])
-    parameters = [name for name in inspect.signature(function).parameters if name != "n"]
-    assert tuple(parameters) == op.parameters
+
+    def offered(call: Any) -> list[tuple[str, Any, Any]]:
+        parameters = inspect.signature(call).parameters.values()
+        return [(p.name, p.kind, p.default) for p in parameters if p.name != "n"]
+
+    assert offered(function) == offered(op.call)
 
 
 def test_pow2ceil_is_exact_at_and_just_above_powers_of_two():
