@@ -63,8 +63,8 @@ _RING = "setting a sequence back"
 def calm_threads() -> None:
     """Waiting OpenMP threads sleep, unless the caller's environment says how they wait.
 
-    They spin otherwise, and on a busy machine a step then takes twenty times as long (docs/decisions
-    l). Works only before torch is loaded; child processes inherit it.
+    They spin otherwise, and on a busy machine a step then takes twenty times as long. Works only
+    before torch is loaded; child processes inherit it. Source: docs/decisions.md, l.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -1,4 +1,4 @@
-"""All-to-all operators on two gloo processes, against one process."""
+"""All-to-all operators on gloo processes, against one process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ from deepinfer.ops.tensor import quantized
 from deepinfer.ops.values import Quantized
 from deepinfer.reference import exchange, gemm
 from deepinfer.reference import tensor as one_process
+from deepinfer.reference.numerics import Numerics
 from deepinfer.reference.quantizers import from_e8m0, scaled
 
-RANKS, EXPERTS, TOP_K, HIDDEN = 2, 8, 2, 64
+EXPERTS, TOP_K, HIDDEN = 12, 3, 64
+# tokens of each rank, case by case; all cases of one number of ranks share one start of processes
+CASES = {
+    2: {"even": (5, 5), "uneven": (9, 2), "empty": (0, 4), "nobody": (0, 0)},
+    3: {"even": (4, 4, 4), "uneven": (7, 0, 2)},
+}
+UNROUNDED = Numerics(rounding=False)
 
 
 def rows_of(rank: int, tokens: int) -> dict[str, torch.Tensor]:
@@ -27,6 +34,17 @@ def rows_of(rank: int, tokens: int) -> dict[str, torch.Tensor]:
     weights = torch.rand(tokens, TOP_K, generator=draw)
     shared = torch.randn(tokens, HIDDEN, generator=draw).bfloat16()
     return {"x": x, "experts": experts, "weights": weights, "shared": shared}
+
+
+def summand(rank: int) -> torch.Tensor:
+    """[6, 2] bf16 that gives other bits when it is rounded between, or added in another order."""
+    tiny = torch.full((6, 2), 2.0**-8) if rank else torch.full((6, 2), 1.0)
+    return (tiny * torch.tensor([1.0, 3.0])).bfloat16()
+
+
+def wide_summand(rank: int) -> torch.Tensor:
+    """[2] f32 that loses the small one unless the large ones meet first, in rank order."""
+    return torch.tensor([[2.0**30, 1.0], [-(2.0**30), 2.0], [0.75, 4.0]])[rank]
 
 
 def expert(
@@ -50,53 +68,136 @@ def whole(rank: int, tokens: int) -> torch.Tensor:
     return one_process.unpermute_rows(y, rows, given["shared"], TOP_K)
 
 
-def work(rank: int, folder: str, tokens: tuple[int, ...]) -> None:
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=RANKS
-    )
-    group = dist.group.WORLD
-    given = rows_of(rank, tokens[rank])
-    local = EXPERTS // RANKS
-    sent = exchange.dispatch(
-        quantized(given["x"]), given["experts"], given["weights"], EXPERTS, group
-    )
+def take_part(rank: int, ranks: int, tokens: int, group: Any) -> dict[str, Any]:
+    given, local = rows_of(rank, tokens), EXPERTS // ranks
+    asked = given["experts"], given["weights"], EXPERTS, group
+    sent = exchange.dispatch(quantized(given["x"]), *asked)
+    plain = exchange.dispatch(Quantized(given["x"].float()), *asked, n=UNROUNDED)
     y = expert(sent.rows, sent.offsets, sent.weights, rank * local)
-    results: dict[str, Any] = {
+    q = quantized(given["x"])
+    return {
         "combined": exchange.combine(y, sent.ticket, given["shared"], group),
-        "codes": sent.rows.values.dtype,
+        "codes": (sent.rows.values.dtype, sent.rows.scale.dtype),
+        "decoded": scaled(sent.rows.values, from_e8m0(sent.rows.scale), 32),
+        "weights": sent.weights,
+        "plain": plain.rows.values,
+        "unscaled": plain.rows.scale is None,
+        "offsets": sent.offsets,
         "gathered": exchange.all_gather(given["x"], group),
-        "gathered_fp8": exchange.all_gather(quantized(given["x"]).values, group).view(torch.uint8),
-        "reduced": exchange.all_reduce(torch.full((3, 2), 1.0 + rank).bfloat16(), group),
-        "scattered": exchange.reduce_scatter(torch.arange(8.0).view(4, 2) * (rank + 1), group),
+        "gathered_codes": exchange.all_gather(q.values, group).view(torch.uint8),
+        "gathered_scales": exchange.all_gather(q.scale, group).view(torch.uint8),
+        "reduced": exchange.all_reduce(summand(rank), group),
+        "reduced_f32": exchange.all_reduce(wide_summand(rank), group),
+        "scattered": exchange.reduce_scatter(summand(rank) * (rank + 1), group),
     }
-    torch.save(results, Path(folder) / f"{rank}.pt")
+
+
+def work(rank: int, ranks: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    meet = f"file://{folder}/meet"
+    dist.init_process_group("gloo", init_method=meet, rank=rank, world_size=ranks)
+    group = dist.group.WORLD
+    found = {
+        name: take_part(rank, ranks, tokens[rank], group) for name, tokens in CASES[ranks].items()
+    }
+    torch.save(found, Path(folder) / f"{rank}.pt")
     dist.destroy_process_group()
 
 
-def run_ranks(folder: Path, tokens: tuple[int, ...]) -> list[dict[str, Any]]:
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+    """Number of ranks -> what each rank found, case by case."""
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=work, args=(r, str(folder), tokens)) for r in range(RANKS)]
+    folders, processes = {}, []
+    for ranks in CASES:
+        folders[ranks] = tmp_path_factory.mktemp(f"ranks{ranks}")
+        for rank in range(ranks):
+            given = (rank, ranks, str(folders[ranks]))
+            processes.append(context.Process(target=work, args=given, daemon=True))
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(120)
         assert process.exitcode == 0
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
+    return {
+        ranks: [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
+        for ranks, folder in folders.items()
+    }
 
 
-@pytest.mark.parametrize("tokens", [(5, 5), (9, 2), (0, 4)], ids=["even", "uneven", "empty"])
-def test_two_ranks_compute_the_bits_of_one_process(tmp_path, tokens):
+EVERY = [
+    pytest.param(ranks, name, id=f"{ranks} ranks, {name}") for ranks in CASES for name in CASES[ranks]
+]
+
+
+@pytest.mark.parametrize("ranks, name", EVERY)
+def test_dispatch_and_combine_give_the_bits_of_one_process(results, ranks, name):
     """BL-81: a rank without rows takes part like the others."""
-    found = run_ranks(tmp_path, tokens)
-    both = torch.cat([rows_of(rank, tokens[rank])["x"] for rank in range(RANKS)])
-    for rank, result in enumerate(found):
-        assert torch.equal(result["combined"], whole(rank, tokens[rank]))
-        assert result["codes"] == torch.float8_e4m3fn
-        assert torch.equal(result["gathered"], both)
-        assert torch.equal(result["gathered_fp8"], quantized(both).values.view(torch.uint8))
-        assert torch.equal(result["reduced"], torch.full((3, 2), 3.0).bfloat16())
-        summed = torch.arange(8.0).view(4, 2) * 3
-        assert torch.equal(result["scattered"], summed[2 * rank : 2 * rank + 2])
+    for rank, found in enumerate(results[ranks]):
+        expected = whole(rank, CASES[ranks][name][rank])
+        assert torch.equal(found[name]["combined"], expected)
+
+
+@pytest.mark.parametrize("ranks, name", EVERY)
+def test_rows_arrive_by_expert_then_rank_then_token_and_fp8_stays_fp8(results, ranks, name):
+    """The contract of Dispatched; without rounding the rows travel as they are."""
+    local, tokens = EXPERTS // ranks, CASES[ranks][name]
+    for rank, found in enumerate(results[ranks]):
+        rows, plain, weights, sizes = [], [], [], []
+        for number in range(rank * local, (rank + 1) * local):
+            before = len(rows)
+            for source, count in enumerate(tokens):
+                given = rows_of(source, count)
+                q = quantized(given["x"])
+                values = scaled(q.values, from_e8m0(q.scale), 32)
+                for token, place in (given["experts"] == number).nonzero().tolist():
+                    rows.append(values[token])
+                    plain.append(given["x"][token].float())
+                    weights.append(float(given["weights"][token, place]))
+            sizes.append(len(rows) - before)
+        one = found[name]
+        assert one["codes"] == (torch.float8_e4m3fn, torch.float8_e8m0fnu)
+        assert one["offsets"].diff().tolist() == sizes
+        assert one["weights"].tolist() == weights
+        assert one["unscaled"]
+        assert len(one["decoded"]) == len(one["plain"]) == len(rows)
+        if rows:
+            assert torch.equal(one["decoded"], torch.stack(rows))
+            assert torch.equal(one["plain"], torch.stack(plain))
+
+
+@pytest.mark.parametrize("ranks, name", EVERY)
+def test_a_gather_takes_any_number_of_rows_of_any_type(results, ranks, name):
+    tokens = CASES[ranks][name]
+    everyone = torch.cat([rows_of(rank, count)["x"] for rank, count in enumerate(tokens)])
+    q = quantized(everyone)
+    for found in results[ranks]:
+        assert torch.equal(found[name]["gathered"], everyone)
+        assert torch.equal(found[name]["gathered_codes"], q.values.view(torch.uint8))
+        assert torch.equal(found[name]["gathered_scales"], q.scale.view(torch.uint8))
+
+
+@pytest.mark.parametrize("ranks", CASES)
+def test_sums_run_in_rank_order_and_are_rounded_once(results, ranks):
+    """In FP32: 1 + 2^-8 + 2^-8 is 1 in BF16 when it is rounded between."""
+    total, scaled_total = torch.zeros(6, 2), torch.zeros(6, 2)
+    for rank in range(ranks):
+        total += summand(rank).float()
+        scaled_total += (summand(rank) * (rank + 1)).float()
+    wide = sum(wide_summand(rank) for rank in range(1, ranks)) + wide_summand(0)
+    if ranks == 3:
+        assert float(total[0, 0]) == 1 + 2.0**-7
+        wide = (wide_summand(0) + wide_summand(1)) + wide_summand(2)
+        assert float(wide[0]) == 0.75
+        assert float((wide_summand(2) + wide_summand(1) + wide_summand(0))[0]) != 0.75
+    share = 6 // ranks
+    for rank, one in enumerate(results[ranks]):
+        found = one["even"]
+        assert found["reduced"].dtype == torch.bfloat16
+        assert torch.equal(found["reduced"], total.bfloat16())
+        assert torch.equal(found["reduced_f32"], wide)
+        mine = scaled_total.bfloat16()[rank * share : (rank + 1) * share]
+        assert torch.equal(found["scattered"], mine)
 
 
 def test_the_stand_in_experts_see_the_same_numbers_as_the_reference():
