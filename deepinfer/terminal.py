@@ -119,7 +119,8 @@ class Conversation:
 
     def talk(self) -> None:
         """Reads turns until the end of input."""
-        print(f"plan {self.llm.plan_id} · {HELP}", file=sys.stderr)
+        llm = self.llm
+        print(f"plan {llm.plan_id} · context {llm.max_model_len} · {HELP}", file=sys.stderr)
         while True:
             try:
                 text = input("> ").strip()

@@ -110,6 +110,8 @@ def plan(shape: Shape, wish: Wish) -> Planned:
     budget = memory.budget()
     kept_free = int(budget.total * (1 - wish.utilization))
     lines = fit(replace(budget, free=max(budget.free - kept_free, 0)), needs)
+    room = (geometry.blocks - 1) * geometry.block_tokens
+    lines += (f"{'room':<10} {room} tokens in at most {geometry.slots} sequences",)
     chosen = chosen.with_memory(lines)
     return Planned(shape, geometry, platform, declared, chosen, memory, needs, wish.drafts)
 

@@ -103,9 +103,7 @@ PROMISES: dict[str, Callable[[Arguments, Arguments], Promise]] = {
     "tensor.hyper_post": _like("stream"),
     "tensor.mean_copies": lambda a, d: [((len(a["stream"]), d["hidden"]), BF16)],
     "tensor.hash_lookup": lambda a, d: [((len(a["history"]), d["engram_columns"]), I64)],
-    "tensor.gather_rows": lambda a, d: _q8(
-        len(a["rows"]), d["engram_columns"] * d["engram_dim"]
-    ),
+    "tensor.gather_rows": lambda a, d: _q8(len(a["rows"]), d["engram_columns"] * d["engram_dim"]),
     "tensor.engram_gate": _like("stream"),
     "tensor.entry_rows": lambda a, d: [(tuple(a["entries"].shape), I32)],
     "tensor.pick_rows": lambda a, d: [((len(a["rows"]), *a["x"].shape[1:]), a["x"].dtype)],

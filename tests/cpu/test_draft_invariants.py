@@ -31,9 +31,7 @@ def read(house: House, sequences: list[Sequence], rows: int) -> torch.Tensor:
         batch = house.tray.batch(entries)
         with torch.inference_mode():
             passed = house.model.forward(batch, house.caches, features=True)
-            drafter.keep_context(
-                house.drafter, house.model, passed.features, batch, house.caches
-            )
+            drafter.keep_context(house.drafter, house.model, passed.features, batch, house.caches)
         last.append(passed.logits)
         for entry in entries:
             entry.sequence.computed += entry.rows
