@@ -55,9 +55,10 @@ class LLM:
         config = settings.pop("config", None)
         self.settings = Settings.load({"platform": platform, **settings}, file=config)
         opened = plan_model(model, self.settings)
-        self.plan, self.shape = opened.planned.plan, opened.shape
+        self.shape = opened.shape
         self.max_model_len = opened.max_model_len
         self._house, self.tokenizer = load_model(opened, quiet)
+        self.plan = self._house.planned.plan
         self._loop: Loop | None = Loop(self._house, opened.step_tokens)
 
     @property

@@ -29,7 +29,7 @@ from deepinfer.plugin import Record, Want
 from deepinfer.plugin.bind import bind
 from deepinfer.plugin.declare import Declared, declare
 from deepinfer.plugin.memory import Memory, fit
-from deepinfer.plugin.offers import choose_memory
+from deepinfer.plugin.offers import Offered, choose_graphs, choose_memory
 from deepinfer.plugin.plan import Plan
 from deepinfer.plugin.resolve import resolve
 from deepinfer.plugin.stack import Platform, ground, load_platform
@@ -70,6 +70,7 @@ class Planned:
     declared: Declared
     plan: Plan
     memory: Memory
+    graphs: Offered | None
     needs: Mapping[str, int]
     drafts: bool
 
@@ -92,6 +93,7 @@ def plan(shape: Shape, wish: Wish) -> Planned:
     platform = load_platform(wish.platform)
     found = ground(platform, Want())
     memory = choose_memory(platform, found.device).value
+    graphs = choose_graphs(platform, found.device, memory)
     facts = model_facts(shape, wish.name, geometry, wish.drafts)
     declared = declare(platform, found, facts, CATALOGUE)
     chosen = resolve(
@@ -113,7 +115,7 @@ def plan(shape: Shape, wish: Wish) -> Planned:
     room = (geometry.blocks - 1) * geometry.block_tokens
     lines += (f"{'room':<10} {room} tokens in at most {geometry.slots} sequences",)
     chosen = chosen.with_memory(lines)
-    return Planned(shape, geometry, platform, declared, chosen, memory, needs, wish.drafts)
+    return Planned(shape, geometry, platform, declared, chosen, memory, graphs, needs, wish.drafts)
 
 
 def wanted_names(checkpoint: Checkpoint, drafts: bool) -> list[str]:
@@ -135,6 +137,7 @@ def build(
     """
     shape, device = planned.shape, planned.declared.device.torch_device
     table = bind(planned.plan, planned.declared, Table)
+    planned = replace(planned, plan=planned.plan.with_became(table.became))
     assembler = Assembler(checkpoint, table, device, advance)
     weights = assembler.backbone()
     drafter = assembler.drafter() if planned.drafts else None

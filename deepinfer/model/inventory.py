@@ -63,17 +63,6 @@ def inventory(shape: Shape) -> dict[str, TensorSpec]:
     return found
 
 
-def block_prefix(shape: Shape, layer: int) -> str:
-    """Prefix of the names of a layer; the draft stages follow the backbone's layers."""
-    stage = layer - shape.num_hidden_layers
-    return f"layers.{layer}." if stage < 0 else f"{DRAFT_PREFIX}{stage}."
-
-
-def scale_name(name: str) -> str:
-    """Name of the scale that belongs to a quantized weight."""
-    return name.removesuffix("weight") + "scale"
-
-
 def is_draft(name: str) -> bool:
     return name.startswith(DRAFT_PREFIX)
 

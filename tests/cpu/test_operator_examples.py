@@ -26,16 +26,14 @@ def random(*shape: int, seed: int = 4) -> torch.Tensor:
 # --- quantizers -----------------------------------------------------------------------------------
 
 
-def test_the_scale_of_q8_is_a_product_with_the_fp32_reciprocal():
-    """Backbone 3.1: fp32(1/448) lies above 1/448, so 448 itself gets the next power of two only if
-    the product exceeds 1; 449 does."""
-    product = torch.tensor(448.0) * torch.tensor(1 / 448, dtype=torch.float32)
-    expected = 1.0 if float(product) <= 1 else 2.0
+def test_the_scale_of_q8_steps_up_behind_the_largest_value():
+    """Backbone 3.1: 448 times a power of two fits exactly; the next BF16 number needs the next."""
     x = torch.zeros(32).bfloat16()
-    x[3] = 448
-    assert q8(x)[1].tolist() == [expected]
-    x[3] = 450
-    assert q8(x)[1].tolist() == [2.0]
+    for exponent in (-16, -3, 0, 7):
+        x[3] = 448 * 2.0**exponent
+        assert q8(x)[1].tolist() == [2.0**exponent]
+        x[3] = 450 * 2.0**exponent
+        assert q8(x)[1].tolist() == [2.0 ** (exponent + 1)]
 
 
 def test_the_entry_scale_is_a_true_division_and_saturates():
@@ -231,6 +229,20 @@ def test_the_stream_is_mixed_over_the_first_index():
     assert found[0, :, 0].tolist() == [100 + 1 * 1 + 3 * 10, 2 * 1 + 4 * 10]
     assert tensor.hyper_collapse(stream, torch.tensor([[0.5, 2.0]])).tolist() == [[20.5]]
     assert tensor.mean_copies(stream).tolist() == [[5.5]]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_the_mixing_matrix_ends_with_its_columns(steps):
+    """Backbone 3.3 step 4: softmax over rows, `steps` column and `steps` - 1 row normalizations. At
+    20 steps one more or less cannot be seen."""
+    base = random(8, seed=6).double() * 3
+    stream, fn = torch.ones(1, 2, 32).double(), torch.zeros(8, 64).double()
+    mix = base[4:].view(2, 2).softmax(-1) + 1e-6
+    for step in range(2 * steps - 1):
+        mix = mix / (mix.sum(step % 2, keepdim=True) + 1e-6)
+    scale = torch.ones(3)
+    found = tensor.hyper_pre(stream, fn, scale, base, 1e-20, 1e-6, steps, n=UNROUNDED)
+    torch.testing.assert_close(found[2][0], mix, rtol=1e-12, atol=0)
 
 
 def test_the_gate_of_the_memory_opens_by_a_thousandth_at_zero_and_never_for_dead_tokens():

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deepinfer.errors import MemoryShort
 from deepinfer.model.config import ConfigError
 from deepinfer.model.inventory import inventory
-from deepinfer.model.memory import check_memory, needed_bytes
+from deepinfer.model.memory import needed_bytes
 from deepinfer.model.shape import Shape
 
 TESTS = Path(__file__).parents[1]
@@ -103,8 +102,11 @@ def test_a_missing_key_is_named():
         Shape.from_config(config)
 
 
-def test_a_model_larger_than_memory_is_refused_before_anything_is_read():
+def test_the_loaded_bytes_of_the_official_model_count_what_the_release_widens():
+    """Backbone 2.4: the head in FP32 and wo_a in BF16 take more than they do in the files."""
     shape = Shape.from_config(OFFICIAL)
-    assert needed_bytes(shape) > 500e9
-    with pytest.raises(MemoryShort, match=r"the weights need .* and .* are free"):
-        check_memory(shape, available_bytes=24 << 30)
+    text = sum(s.bytes for s in inventory(shape).values() if s.part not in ("vision", "special"))
+    wo_a = 43 * 8192 * 4096
+    head = 129280 * 5120 * 2
+    assert needed_bytes(shape) > text + wo_a + head
+    assert needed_bytes(shape) < 1.02 * text
