@@ -170,10 +170,20 @@ class Conversation:
         if word == "/think":
             self.options = thinking_options(rest)
             return f"thinking: {rest}"
-        if word == "/save":
-            Path(rest).write_text(json.dumps(self.messages, ensure_ascii=False, indent=2))
-            return f"saved {len(self.messages)} messages to {rest}"
-        if word == "/load":
-            self.messages = json.loads(Path(rest).read_text())
-            return f"loaded {len(self.messages)} messages"
+        if word in ("/save", "/load"):
+            return self._keep(word, rest)
         return HELP if word == "/help" else f"{word}: unknown; {HELP}"
+
+    def _keep(self, word: str, file: str) -> str:
+        """Writes the turns to a file, or takes them from one."""
+        try:
+            if word == "/save":
+                Path(file).write_text(json.dumps(self.messages, ensure_ascii=False, indent=2))
+                return f"saved {len(self.messages)} messages to {file}"
+            messages = json.loads(Path(file).read_text())
+        except (OSError, ValueError) as cause:
+            raise UsageError(f"{word} {file}: {cause}") from cause
+        if not isinstance(messages, list):
+            raise UsageError(f"{word} {file}: the file holds no list of messages")
+        self.messages = messages
+        return f"loaded {len(messages)} messages"

@@ -162,7 +162,7 @@ def test_golden_compares_every_tensor():
 def test_chat_remembers_and_obeys_its_commands():
     done = subprocess.run(
         [sys.executable, "-m", "deepinfer", "chat", "--platform", "reference", "--max-tokens", "4"],
-        input="Hello\n/reset\n/nonsense\n/quit\n",
+        input="Hello\n/reset\n/nonsense\n/load nothing.json\n/think maybe\n/quit\n",
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -171,3 +171,6 @@ def test_chat_remembers_and_obeys_its_commands():
     assert done.returncode == 0, done.stderr
     assert "forgotten" in done.stderr
     assert "/nonsense: unknown" in done.stderr
+    assert "/load nothing.json" in done.stderr
+    assert "--think maybe" in done.stderr
+    assert "Traceback" not in done.stderr

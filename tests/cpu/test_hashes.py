@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -101,6 +102,13 @@ def test_the_tiny_constants():
         57019282066641241,
         14674025626723967,
     ]
+
+
+def test_a_vocabulary_size_that_is_a_prime_is_the_first_of_them():
+    """Backbone 3.9: the search starts one below the size and takes the next larger prime."""
+    for size in (50, 53):
+        _, primes, _ = hashes.constants(replace(tiny(), engram_vocab_size=size), 1)
+        assert primes.tolist() == [53, 59, 61, 67, 71, 73]
 
 
 def test_a_blocked_look_back_is_the_pad_id():

@@ -68,6 +68,19 @@ def whole(rank: int, tokens: int) -> torch.Tensor:
     return one_process.unpermute_rows(y, rows, given["shared"], TOP_K)
 
 
+def cancelling(rank: int, ranks: int, tokens: int, group: Any) -> torch.Tensor:
+    """Experts 0, 5 and 9 answer 1, 2^25 and -2^25: in FP32 their sum is 0 in this order only."""
+    answers = {0: 1.0, 5: 2.0**25, 9: -(2.0**25)}
+    experts = torch.tensor(list(answers), dtype=torch.int32).expand(tokens, -1)
+    x = quantized(torch.ones(tokens, HIDDEN).bfloat16())
+    sent = exchange.dispatch(x, experts, torch.ones(tokens, 3), EXPERTS, group)
+    first = rank * (EXPERTS // ranks)
+    sizes = sent.offsets.diff().tolist()
+    y = [answers[first + e] for e, size in enumerate(sizes) for _ in range(size)]
+    rows = torch.tensor(y)[:, None].expand(-1, HIDDEN).bfloat16()
+    return exchange.combine(rows, sent.ticket, torch.ones(tokens, HIDDEN).bfloat16(), group)
+
+
 def take_part(rank: int, ranks: int, tokens: int, group: Any) -> dict[str, Any]:
     given, local = rows_of(rank, tokens), EXPERTS // ranks
     asked = given["experts"], given["weights"], EXPERTS, group
@@ -77,6 +90,7 @@ def take_part(rank: int, ranks: int, tokens: int, group: Any) -> dict[str, Any]:
     q = quantized(given["x"])
     return {
         "combined": exchange.combine(y, sent.ticket, given["shared"], group),
+        "cancelled": cancelling(rank, ranks, tokens, group),
         "codes": (sent.rows.values.dtype, sent.rows.scale.dtype),
         "decoded": scaled(sent.rows.values, from_e8m0(sent.rows.scale), 32),
         "weights": sent.weights,
@@ -138,6 +152,14 @@ def test_dispatch_and_combine_give_the_bits_of_one_process(results, ranks, name)
     for rank, found in enumerate(results[ranks]):
         expected = whole(rank, CASES[ranks][name][rank])
         assert torch.equal(found[name]["combined"], expected)
+
+
+@pytest.mark.parametrize("ranks, name", EVERY)
+def test_experts_are_summed_in_increasing_number_wherever_they_live(results, ranks, name):
+    """Backbone 3.8 step 5."""
+    for rank, found in enumerate(results[ranks]):
+        only_shared = torch.ones(CASES[ranks][name][rank], HIDDEN).bfloat16()
+        assert torch.equal(found[name]["cancelled"], only_shared)
 
 
 @pytest.mark.parametrize("ranks, name", EVERY)
