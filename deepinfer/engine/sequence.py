@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Sequence:
-    """`tokens` are prompt and output; `computed` of them are in the caches."""
+    """`tokens` are prompt and output; `computed` of them are in the caches; `dead` are positions
+    inside image spans, which the n-gram memory neither reads nor serves (backbone 3.9)."""
 
     tokens: list[int]
     slot: int

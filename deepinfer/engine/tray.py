@@ -46,7 +46,7 @@ class Tray:
             positions=self._put(positions),
             sequence=self._put(sequence),
             history=self._put(numpy.concatenate([self._history(entry) for entry in entries])),
-            dead=torch.zeros(len(positions), dtype=torch.bool, device=self.device),
+            dead=self._put(numpy.concatenate([_dead(e, e.first) for e in entries])).bool(),
             window=self._window(entries, starts),
             block_table=self._put(self._table(entries)).int(),
             groups={ratio: self._groups(ratio, entries, starts, positions) for ratio in ratios},
@@ -92,12 +92,15 @@ class Tray:
         )
 
     def _history(self, entry: Entry) -> Ints:
-        """[rows, ngram] compressed ids looking back from each row; -1 before the start."""
+        """[rows, ngram] compressed ids looking back from each row; -1 from the first place on that
+        lies before the start or holds a dead token (backbone 3.9)."""
         ngram, tokens = self.shape.engram_max_ngram_size, entry.sequence.tokens
         begin = max(0, entry.first - ngram + 1)
         known = self._compressed[tokens[begin : entry.first + entry.rows]]
         back = numpy.arange(entry.first, entry.first + entry.rows)[:, None] - numpy.arange(ngram)
-        return numpy.where(back >= 0, known[numpy.maximum(back - begin, 0)], -1)
+        place = numpy.maximum(back - begin, 0)
+        open_ = (back >= 0) & ~_dead(entry, begin)[place]
+        return numpy.where(numpy.logical_and.accumulate(open_, axis=1), known[place], -1)
 
     def _window(self, entries: Several[Entry], starts: Ints) -> Window:
         """Ring rows to write, and what each row reads (backbone 4.2 item 1)."""
@@ -168,6 +171,11 @@ class Tray:
 
     def _put(self, values: Ints) -> Tensor:
         return torch.from_numpy(numpy.ascontiguousarray(values, dtype=numpy.int64)).to(self.device)
+
+
+def _dead(entry: Entry, begin: int) -> NDArray[numpy.bool_]:
+    """Which tokens from `begin` to the entry's last row are dead."""
+    return numpy.isin(numpy.arange(begin, entry.first + entry.rows), entry.sequence.dead)
 
 
 def _join(parts: Several[Ints]) -> Ints:

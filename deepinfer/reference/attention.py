@@ -88,8 +88,6 @@ def index_logits(
     if candidates is not None and own_columns:
         inside = torch.arange(candidate_size, device=query.device)
         number = (candidates[..., None] * candidate_size + inside).flatten(1)
-        # an empty candidate must stay empty: -1 * size + inside could reach 0 and above
-        number = number.masked_fill((candidates < 0).repeat_interleave(candidate_size, 1), -1)
     hidden = (number < 0) | (number >= visible[:, None])  # [tokens, columns]
     if candidates is not None and n.release:  # the release masks the full width instead
         hidden |= ~(number[..., None] // candidate_size == candidates[:, None]).any(-1)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from houses import IDS, exact
 
+from deepinfer.engine.sequence import Entry, Sequence
 from deepinfer.model import hashes
 from deepinfer.model.shape import Shape
 from deepinfer.reference.tensor import hash_lookup
@@ -147,3 +149,34 @@ def test_the_real_vocabulary_compresses_to_the_published_number(vocabulary):
 def test_a_tokenizer_of_another_checkpoint_is_refused(vocabulary):
     with pytest.raises(WrongCompression, match="compresses to 99092 ids, config.json says 1647"):
         checked(vocabulary, 1647)
+
+
+def looked_back(ids: list[int], dead: set[int]) -> list[list[int]]:
+    """Backbone 3.9 read aloud: once blocked, all larger shifts are blocked too."""
+    rows = []
+    for position in range(len(ids)):
+        row, blocked = [], False
+        for shift in range(4):
+            blocked = blocked or position < shift or position - shift in dead
+            row.append(-1 if blocked else ids[position - shift] // 2)
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("dead", [[], [0], [4], [3, 4, 5], [9], [0, 2, 4, 6, 8]])
+@pytest.mark.parametrize("rows", [1, 3, 10], ids="chunks of {}".format)
+def test_a_dead_token_blocks_the_look_back_also_across_a_chunk_border(dead, rows):
+    """Backbone 3.9, 8.3 item 2, 9 U9."""
+    ids = IDS[:10]
+    sequence, other = Sequence(ids, 0, [1], dead=dead), Sequence(IDS[50:60], 1, [2])
+    found, flags = [], []
+    for first in range(0, 10, rows):
+        count = min(rows, 10 - first)
+        batch = exact().tray.batch(
+            [Entry(other, first, count, 0), Entry(sequence, first, count, 0)]
+        )
+        found += batch.history[count:].tolist()
+        flags += batch.dead[count:].tolist()
+        assert not batch.dead[:count].any()
+    assert found == looked_back(ids, set(dead))
+    assert flags == [position in dead for position in range(10)]
