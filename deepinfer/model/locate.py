@@ -126,7 +126,11 @@ def _from_hub(
 def _cached(hub: ModuleType, name: str, revision: str | None, cache: Path) -> Path | None:
     try:
         found = hub.snapshot_download(
-            name, revision=revision, cache_dir=cache, local_files_only=True
+            name,
+            revision=revision,
+            cache_dir=cache,
+            allow_patterns=list(WANTED),
+            local_files_only=True,
         )
     except hub.errors.LocalEntryNotFoundError:
         return None
@@ -151,7 +155,12 @@ def _download(
         found = hub.snapshot_download(
             name, revision=commit, cache_dir=cache, allow_patterns=list(WANTED)
         )
-    except (hub.errors.HTTPError, hub.errors.RevisionResolutionError, OSError) as reason:
+    except (
+        hub.errors.HTTPError,
+        hub.errors.RevisionResolutionError,
+        hub.errors.HFValidationError,
+        OSError,
+    ) as reason:
         said = str(reason).strip().splitlines() or [type(reason).__name__]
         raise ModelNotFound(
             f"{name} cannot be had from the Hugging Face Hub ({said[0]}); check the name and the "
@@ -165,7 +174,7 @@ def _check_disk(
 ) -> None:
     if not any(file.filename == INDEX or file.filename == "model.safetensors" for file in planned):
         raise ModelNotFound(f"{name} holds no {INDEX}: it is no checkpoint for this engine")
-    needed = sum(file.file_size for file in planned if file.will_download)
+    needed = sum(file.file_size or 0 for file in planned if file.will_download)
     free = shutil.disk_usage(_existing(cache)).free
     size = f"{name}: {in_words(needed)} to download, {in_words(free)} free in {cache}"
     if needed + SPARE_BYTES > free:

@@ -8,6 +8,7 @@ import mmap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 import torch
 
@@ -64,9 +65,7 @@ class Checkpoint:
 
     def total_bytes(self, names: Iterable[str] | None = None) -> int:
         """Stored bytes of `names`, or of everything."""
-        return sum(self._entry(name).bytes for name in self.names if names is None) + sum(
-            self._entry(name).bytes for name in names or ()
-        )
+        return sum(self._entry(name).bytes for name in (self.names if names is None else names))
 
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor mapped from its file: no copy, pages arrive when they are touched."""
@@ -103,7 +102,7 @@ class Checkpoint:
         self._maps.clear()
         self._open = False
 
-    def __enter__(self) -> "Checkpoint":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -384,3 +384,75 @@ def test_disk_space_is_compared_before_a_download(tmp_path, monkeypatch):
     with pytest.raises(DiskShort, match=r"to download, .* free in"):
         find_model("deepseek-ai/DeepSeek-V4.1-Flash-1017", cache_dir=tmp_path)
     assert not fetched
+
+
+class Hub:
+    """What the client of the Hub answers: a cache, a plan, and a download that fills it."""
+
+    def __init__(self, cached: Path | None, fetched: Path | None, failure: OSError | None = None):
+        self.cached, self.fetched, self.failure = cached, fetched, failure
+        self.asked: list[dict] = []
+
+    def snapshot_download(self, name, **named):
+        from huggingface_hub import errors
+
+        self.asked.append(named)
+        if named.get("local_files_only"):
+            if self.cached is None:
+                raise errors.LocalEntryNotFoundError("not here")
+            return str(self.cached)
+        if self.failure is not None:
+            raise self.failure
+        if named.get("dry_run"):
+            return [self.planned(INDEX), self.planned(SHARD)]
+        return str(self.fetched)
+
+    @staticmethod
+    def planned(file: str):
+        from huggingface_hub.file_download import DryRunFileInfo
+
+        return DryRunFileInfo("0" * 40, 1000, file, file, False, True)
+
+
+@pytest.fixture
+def hub(monkeypatch, folder):
+    """Installs a fake Hub; `folder` gets the tokenizer that a whole checkpoint has."""
+    import huggingface_hub
+
+    shutil.copy(TINY / "tokenizer.json", folder)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+
+    def install(**answers):
+        fake = Hub(**answers)
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", fake.snapshot_download)
+        return fake
+
+    return install
+
+
+def test_a_whole_cached_snapshot_is_used_without_asking_the_hub(hub, folder, tmp_path):
+    """Only the files that the engine reads must be there: the client is told which."""
+    fake = hub(cached=folder, fetched=None)
+    assert find_model("owner/model", cache_dir=tmp_path) == folder
+    assert len(fake.asked) == 1
+    assert "*.safetensors" in fake.asked[0]["allow_patterns"]
+
+
+def test_a_cached_snapshot_without_one_shard_is_completed(hub, folder, tmp_path):
+    """BL-65: an interrupted download is not a model; size and free space are announced."""
+    partial = shutil.copytree(folder, tmp_path / "partial")
+    (partial / SHARD).unlink()
+    fake, lines = hub(cached=partial, fetched=folder), []
+    assert find_model("owner/model", cache_dir=tmp_path, announce=lines.append) == folder
+    assert "2.0 kB to download" in lines[0]
+    assert fake.asked[-1]["revision"] == "0" * 40
+    hub(cached=partial, fetched=partial)
+    with pytest.raises(ModelNotFound, match=SHARD):
+        find_model("owner/model", cache_dir=tmp_path, announce=lines.append)
+
+
+def test_a_hub_that_does_not_answer_is_one_sentence(hub, tmp_path):
+    hub(cached=None, fetched=None, failure=OSError("no route\nto host"))
+    with pytest.raises(ModelNotFound, match=r"no route\); check the name and the network") as said:
+        find_model("owner/model", cache_dir=tmp_path)
+    assert "\n" not in str(said.value)
