@@ -418,9 +418,10 @@ class Hub:
 def hub(monkeypatch, folder):
     """Installs a fake Hub; `folder` gets the tokenizer that a whole checkpoint has."""
     import huggingface_hub
+    from huggingface_hub import constants
 
     shutil.copy(TINY / "tokenizer.json", folder)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
     def install(**answers):
         fake = Hub(**answers)
