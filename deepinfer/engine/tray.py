@@ -7,6 +7,7 @@ Does not know: what is computed from it, nor why these entries were chosen.
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
+from typing import NamedTuple
 
 import numpy
 import torch
@@ -14,11 +15,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from deepinfer.engine.blocks import Geometry
-from deepinfer.engine.sequence import Entry
-from deepinfer.model.batch import Batch, Groups, Window
+from deepinfer.engine.sequence import Entry, Sequence
+from deepinfer.model.batch import Batch, Groups, Rows, Window
 from deepinfer.model.shape import Shape
 
 Ints = NDArray[numpy.int64]
+
+
+class Cut(NamedTuple):
+    """Positions of an entry in one layer: rows from `enter` on enter, from `fresh` on write
+    compressed entries, from `key` on write window keys, from `leave` on leave; all end at `end`."""
+
+    enter: int
+    fresh: int
+    key: int
+    leave: int
+    end: int
 
 
 class Tray:
@@ -32,26 +44,63 @@ class Tray:
 
     def batch(self, entries: Several[Entry]) -> Batch:
         """Rows of all entries, one entry after the other."""
-        counts = [entry.rows for entry in entries]
-        starts = numpy.cumsum([0, *counts])
-        positions = _join([numpy.arange(e.first, e.first + e.rows) for e in entries])
-        sequence = numpy.repeat(numpy.arange(len(entries)), counts)
-        wanted = _join(
-            [numpy.arange(end - e.wanted, end) for e, end in zip(entries, starts[1:], strict=True)]
-        )
-        ids = _join([numpy.asarray(e.sequence.tokens[e.first : e.first + e.rows]) for e in entries])
-        ratios = {ratio for ratio in self.shape.compress_ratios if ratio}
+        known: dict[tuple[Cut, ...], Rows] = {}
+        layers: list[Rows] = []
+        cuts: tuple[Cut, ...] = ()
+        for layer in range(self.shape.num_hidden_layers):
+            cuts = tuple(_cut(entry, layer) for entry in entries)
+            if cuts not in known:
+                known[cuts] = self._rows(entries, cuts)
+            layers.append(known[cuts])
+        first = tuple(_cut(entry, 0) for entry in entries)
+        tokens = [
+            numpy.asarray(e.sequence.tokens[cut.enter : cut.end])
+            for e, cut in zip(entries, first, strict=True)
+        ]
+        ends = numpy.cumsum([cut.end - cut.leave for cut in cuts])
+        wanted = [
+            numpy.arange(end - e.wanted, end) for e, end in zip(entries, ends, strict=True)
+        ]
         return Batch(
-            ids=self._put(ids),
-            positions=self._put(positions),
-            sequence=self._put(sequence),
-            history=self._put(numpy.concatenate([self._history(entry) for entry in entries])),
-            dead=self._put(numpy.concatenate([_dead(e, e.first) for e in entries])).bool(),
-            window=self._window(entries, starts),
+            ids=self._put(_join(tokens)),
+            layers=tuple(layers),
             block_table=self._put(self._table(entries)).int(),
-            groups={ratio: self._groups(ratio, entries, starts, positions) for ratio in ratios},
-            wanted=self._put(wanted),
+            wanted=self._put(_join(wanted)),
         )
+
+    def _rows(self, entries: Several[Entry], cuts: Several[Cut]) -> Rows:
+        """Rows of one layer (engine 4.2): what enters, what writes keys, what leaves."""
+        both = list(zip(entries, cuts, strict=True))
+        at_out = _join([numpy.arange(cut.leave, cut.end) for cut in cuts])
+        sequence = numpy.repeat(numpy.arange(len(cuts)), [cut.end - cut.leave for cut in cuts])
+        ratios = {ratio for ratio in self.shape.compress_ratios if ratio}
+        history = [self._history(e.sequence, cut.enter, cut.end) for e, cut in both]
+        return Rows(
+            positions=self._put(_join([numpy.arange(cut.enter, cut.end) for cut in cuts])),
+            history=self._put(numpy.concatenate(history)),
+            dead=self._put(
+                numpy.concatenate([_dead(e.sequence, cut.enter, cut.end) for e, cut in both])
+            ).bool(),
+            keys=self._subset(cuts, "enter", "key"),
+            out=self._subset(cuts, "key", "leave"),
+            leave=self._subset(cuts, "enter", "leave"),
+            at_keys=self._put(_join([numpy.arange(cut.key, cut.end) for cut in cuts])),
+            at_out=self._put(at_out),
+            sequence=self._put(sequence),
+            window=self._window(entries, cuts),
+            groups={ratio: self._groups(ratio, entries, cuts, at_out) for ratio in ratios},
+        )
+
+    def _subset(self, cuts: Several[Cut], outer: str, inner: str) -> Tensor | None:
+        """Places of the inner rows among the outer rows; None if they are the same."""
+        begins = [(getattr(cut, outer), getattr(cut, inner), cut.end) for cut in cuts]
+        if all(wide == narrow for wide, narrow, _ in begins):
+            return None
+        places, offset = [], 0
+        for wide, narrow, end in begins:
+            places.append(offset + numpy.arange(narrow - wide, end - wide))
+            offset += end - wide
+        return self._put(_join(places))
 
     def draft_batch(self, entries: Several[Entry], noise: int) -> Batch:
         """Blocks of a draft call: the newest token of each sequence, then noise (DSpark 1.3).
@@ -79,85 +128,99 @@ class Tray:
             index[own, length : length + size] = context + place * size + numpy.arange(size)
         rows = len(entries) * size
         nothing = numpy.full(rows, -1, dtype=numpy.int64)
-        return Batch(
-            ids=self._put(_join(ids)),
-            positions=self._put(_join(positions)),
-            sequence=self._put(numpy.repeat(numpy.arange(len(entries)), size)),
+        at = self._put(_join(positions))
+        alive = Rows(
+            positions=at,
             history=self._put(numpy.full((rows, self.shape.engram_max_ngram_size), -1)),
             dead=torch.zeros(rows, dtype=torch.bool, device=self.device),
+            keys=None,
+            out=None,
+            leave=None,
+            at_keys=at,
+            at_out=at,
+            sequence=self._put(numpy.repeat(numpy.arange(len(entries)), size)),
             window=Window(self._put(nothing), self._put(index).int(), self._put(_join(earlier))),
-            block_table=self._put(self._table(entries)).int(),
             groups={},
+        )
+        return Batch(
+            ids=self._put(_join(ids)),
+            layers=(alive,),
+            block_table=self._put(self._table(entries)).int(),
             wanted=self._put(numpy.arange(rows)),
         )
 
-    def _history(self, entry: Entry) -> Ints:
+    def _history(self, sequence: Sequence, first: int, end: int) -> Ints:
         """[rows, ngram] compressed ids looking back from each row; -1 from the first place on that
         lies before the start or holds a dead token (backbone 3.9)."""
-        ngram, tokens = self.shape.engram_max_ngram_size, entry.sequence.tokens
-        begin = max(0, entry.first - ngram + 1)
-        known = self._compressed[tokens[begin : entry.first + entry.rows]]
-        back = numpy.arange(entry.first, entry.first + entry.rows)[:, None] - numpy.arange(ngram)
+        ngram, tokens = self.shape.engram_max_ngram_size, sequence.tokens
+        begin = max(0, first - ngram + 1)
+        known = self._compressed[tokens[begin:end]]
+        back = numpy.arange(first, end)[:, None] - numpy.arange(ngram)
+        if not len(back):
+            return back
         place = numpy.maximum(back - begin, 0)
-        open_ = (back >= 0) & ~_dead(entry, begin)[place]
+        open_ = (back >= 0) & ~_dead(sequence, begin, end)[place]
         return numpy.where(numpy.logical_and.accumulate(open_, axis=1), known[place], -1)
 
-    def _window(self, entries: Several[Entry], starts: Ints) -> Window:
-        """Ring rows to write, and what each row reads (backbone 4.2 item 1)."""
+    def _window(self, entries: Several[Entry], cuts: Several[Cut]) -> Window:
+        """Ring rows to write, and what each leaving row reads (backbone 4.2 item 1)."""
         w, ring = self.shape.sliding_window, self.geometry.ring
         # what a short step overwrites lies outside every row's window, so the ring can be read
-        linear = any(entry.rows > ring - w + 1 for entry in entries)
-        spans = [numpy.arange(max(0, e.first - w + 1), e.first) for e in entries]
-        context = sum(map(len, spans)) if linear else 0
-        rows, index, begin = [], [], 0
-        for entry, start, span in zip(entries, starts, spans, strict=False):
-            position = numpy.arange(entry.first, entry.first + entry.rows)
+        linear = any(cut.end - cut.key > ring - w + 1 for cut in cuts)
+        # keys that begin inside this step begin with an empty window: no leaving row reads before
+        lows = [cut.key if cut.key > e.first else 0 for e, cut in zip(entries, cuts, strict=True)]
+        spans = [
+            numpy.arange(max(low, cut.key - w + 1), cut.key)
+            for low, cut in zip(lows, cuts, strict=True)
+        ]
+        start = sum(map(len, spans)) if linear else 0
+        rows, index, earlier, begin = [], [], [], 0
+        for entry, cut, span, low in zip(entries, cuts, spans, lows, strict=True):
             home = entry.sequence.slot * ring
-            kept = position >= entry.first + entry.rows - ring
-            rows.append(numpy.where(kept, home + position % ring, -1))
-            reads = position[:, None] - numpy.arange(w - 1, -1, -1)  # increasing position
+            position = numpy.arange(cut.key, cut.end)
+            rows.append(numpy.where(position >= cut.end - ring, home + position % ring, -1))
+            reads = numpy.arange(cut.leave, cut.end)[:, None] - numpy.arange(w - 1, -1, -1)
+            place = home + reads % ring
             if linear:
-                fresh = context + int(start) + reads - entry.first
-                place = numpy.where(
-                    reads >= entry.first, fresh, begin + reads - (entry.first - len(span))
-                )
-                begin += len(span)
-            else:
-                place = home + reads % ring
-            index.append(numpy.where(reads >= 0, place, -1))
-        earlier = None
-        if linear:
-            homes = [
-                e.sequence.slot * ring + span % ring for e, span in zip(entries, spans, strict=True)
-            ]
-            earlier = self._put(_join(homes))
-        return Window(self._put(_join(rows)), self._put(numpy.concatenate(index)).int(), earlier)
+                before = begin + reads - (cut.key - len(span))
+                place = numpy.where(reads >= cut.key, start + reads - cut.key, before)
+                begin, start = begin + len(span), start + cut.end - cut.key
+                earlier.append(home + span % ring)
+            index.append(numpy.where(reads >= low, place, -1))
+        return Window(
+            self._put(_join(rows)),
+            self._put(numpy.concatenate(index)).int(),
+            self._put(_join(earlier)) if linear else None,
+        )
 
-    def _groups(self, ratio: int, entries: Several[Entry], starts: Ints, positions: Ints) -> Groups:
+    def _groups(
+        self, ratio: int, entries: Several[Entry], cuts: Several[Cut], at_out: Ints
+    ) -> Groups:
         """Groups of `ratio` tokens that close in this step (backbone 4.2 items 2-4)."""
         keep = self.geometry.open_rows
-        numbers, sources, owners, opened = [], [], [], []
-        for place, entry in enumerate(entries):
-            end, start = entry.first + entry.rows, int(starts[place])
-            group = numpy.arange(entry.first // ratio, end // ratio)
+        numbers, sources, owners, opened, start = [], [], [], [], 0
+        for place, (entry, cut) in enumerate(zip(entries, cuts, strict=True)):
+            group = numpy.arange(cut.fresh // ratio, max(cut.end // ratio, cut.fresh // ratio))
             token = group[:, None] * ratio + numpy.arange(ratio)
             home = entry.sequence.slot * keep
-            fresh = start + token - entry.first
-            sources.append(numpy.where(token >= entry.first, fresh, -1 - (home + token % keep)))
+            new = start + token - cut.fresh
+            sources.append(numpy.where(token >= cut.fresh, new, -1 - (home + token % keep)))
             numbers.append(group)
             owners.append(numpy.full(len(group), place))
-            position = positions[start : start + entry.rows]
-            opened.append(numpy.where(position >= end - keep, home + position % keep, -1))
+            position = numpy.arange(cut.fresh, cut.end)
+            opened.append(numpy.where(position >= cut.end - keep, home + position % keep, -1))
+            start += cut.end - cut.fresh
         number = _join(numbers)
-        visible = (positions + 1) // ratio
+        visible = (at_out + 1) // ratio
         return Groups(
+            fresh=self._subset(cuts, "enter", "fresh"),
             sources=self._put(numpy.concatenate(sources)),
             positions=self._put(number * ratio),
             numbers=self._put(number).int(),
             sequence=self._put(_join(owners)),
             open_rows=self._put(_join(opened)),
             visible=self._put(visible).int(),
-            count=int(visible.max()),
+            count=int(visible.max(initial=0)),
             per_block=self.geometry.block_tokens // ratio,
         )
 
@@ -173,9 +236,19 @@ class Tray:
         return torch.from_numpy(numpy.ascontiguousarray(values, dtype=numpy.int64)).to(self.device)
 
 
-def _dead(entry: Entry, begin: int) -> NDArray[numpy.bool_]:
-    """Which tokens from `begin` to the entry's last row are dead."""
-    return numpy.isin(numpy.arange(begin, entry.first + entry.rows), entry.sequence.dead)
+def _cut(entry: Entry, layer: int) -> Cut:
+    """The part of an entry that a layer sees; the whole of it where no start says otherwise."""
+    first, end, starts = entry.first, entry.first + entry.rows, entry.sequence.starts
+    if starts is None:
+        return Cut(first, first, first, first, end)
+    begins = (starts.into[layer], starts.fresh, starts.keys[layer], starts.into[layer + 1])
+    enter, fresh, key, leave = (min(max(first, begin), end) for begin in begins)
+    return Cut(enter, max(fresh, enter), key, leave, end)
+
+
+def _dead(sequence: Sequence, begin: int, end: int) -> NDArray[numpy.bool_]:
+    """Which tokens from `begin` to `end` are dead."""
+    return numpy.isin(numpy.arange(begin, end), sequence.dead)
 
 
 def _join(parts: Several[Ints]) -> Ints:

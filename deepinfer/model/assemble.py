@@ -7,7 +7,7 @@ Does not know: what a packing looks like.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,12 +17,23 @@ from deepinfer.model.attention import Attention, Compressor
 from deepinfer.model.drafter import Drafter
 from deepinfer.model.experts import Experts
 from deepinfer.model.hashes import Engram
+from deepinfer.model.hollow import hollow, is_hollow
 from deepinfer.model.shape import Shape
 from deepinfer.model.streams import Site
 from deepinfer.model.v41 import Backbone, Layer
-from deepinfer.model.weights import Checkpoint
 from deepinfer.ops.table import Table
 from deepinfer.ops.values import Weight
+
+
+class Source(Protocol):
+    """What the assembler asks of a checkpoint."""
+
+    shape: Shape
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor as it is stored."""
 
 
 class Assembler:
@@ -30,7 +41,7 @@ class Assembler:
 
     def __init__(
         self,
-        checkpoint: Checkpoint,
+        checkpoint: Source,
         ops: Table,
         device: str = "cpu",
         advance: Callable[[int], None] | None = None,
@@ -155,8 +166,9 @@ class Assembler:
         if self._advance is not None:
             self._advance(tensor.nbytes)
         # a copy: a mapped file that is replaced while it serves would kill the process. Only the
-        # n-gram tables stay mapped, which may be larger than memory
-        return tensor if ".engram.embed." in name else tensor.to(self.device, copy=True)
+        # n-gram tables stay mapped, which may be larger than memory, and tensors without bytes
+        kept = ".engram.embed." in name or is_hollow(tensor)
+        return tensor if kept else tensor.to(self.device, copy=True)
 
     def _weight(self, name: str) -> Weight:
         scale = name + ".scale"
@@ -194,5 +206,16 @@ def _stack(weights: list[Weight]) -> Weight:
 
 def _bytewise(join: Any, parts: list[Tensor]) -> Tensor:
     """Joins tensors of one-byte types by their bytes: few operators exist for those types."""
+    if all(is_hollow(part) for part in parts):
+        return _joined_hollow(join, parts)
     joined: Tensor = join([part.view(torch.uint8) for part in parts])
     return joined.view(parts[0].dtype)
+
+
+def _joined_hollow(join: Any, parts: list[Tensor]) -> Tensor:
+    """The same tensor without its bytes: official weights would take hundreds of gigabytes."""
+    first = parts[0]
+    if join is torch.stack:
+        return hollow((len(parts), *first.shape), first.dtype)
+    rows = sum(part.shape[0] for part in parts)
+    return hollow((rows, *first.shape[1:]), first.dtype)

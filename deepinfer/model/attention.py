@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.model.batch import Batch, Caches
+from deepinfer.model.batch import Batch, Caches, Window
 from deepinfer.model.shape import Shape
 from deepinfer.ops.table import Table
 
@@ -61,6 +61,13 @@ class Selection:
     rows: Tensor | None = None
     candidates: Tensor | None = None
 
+    def narrow(self, leave: Tensor | None) -> None:
+        """Keeps the rows [leaving] of those that entered a layer."""
+        if leave is None:
+            return
+        self.rows = None if self.rows is None else self.rows[leave]
+        self.candidates = None if self.candidates is None else self.candidates[leave]
+
 
 def forward(
     p: Attention,
@@ -71,55 +78,66 @@ def forward(
     shape: Shape,
     ops: Table,
 ) -> Tensor:
-    """backbone 3.5."""
-    eps, dim, heads = shape.rms_norm_eps, shape.head_dim, shape.num_attention_heads
-    down = ops.gemm_dense_mxfp8(ops.tensor_quantize(x), p.wq_a_wkv)
-    latent, key = down.split([shape.q_lora_rank, dim], -1)
-    latent = ops.tensor_rms_norm(latent, p.q_norm, eps)
-    up = ops.gemm_dense_mxfp8(ops.tensor_quantize(latent), p.wq_b)
-    q = ops.tensor_rope(
-        up[:, : heads * dim].unflatten(-1, (heads, dim)), batch.positions, p.frequencies
-    )
-    key = ops.tensor_rope(ops.tensor_rms_norm(key, p.kv_norm, eps), batch.positions, p.frequencies)
+    """backbone 3.5: all entering rows may compress, rows with keys write them, leaving rows attend.
 
+    x [entering, hidden]; returns [leaving, hidden].
+    """
+    eps, dim, heads = shape.rms_norm_eps, shape.head_dim, shape.num_attention_heads
+    rows = batch.at(p.layer)
     if p.compressor is not None:
         _extend(p, p.compressor, x, batch, caches, shape, ops)
+    selection.narrow(rows.leave)
+    x = _picked(x, rows.keys, ops)  # [keys, hidden]
+    if x.shape[0] == 0:
+        return x
+    down = ops.gemm_dense_mxfp8(ops.tensor_quantize(x), p.wq_a_wkv)
+    latent, key = down.split([shape.q_lora_rank, dim], -1)
+    key = ops.tensor_rope(ops.tensor_rms_norm(key, p.kv_norm, eps), rows.at_keys, p.frequencies)
+    window, keys = _keep(p, key, rows.window, caches, ops)
+    if rows.leaving == 0:
+        return x[:0]
+    latent = ops.tensor_rms_norm(_picked(latent, rows.out, ops), p.q_norm, eps)
+    up = ops.gemm_dense_mxfp8(ops.tensor_quantize(latent), p.wq_b)  # [leaving, ...]
+    q = ops.tensor_rope(
+        up[:, : heads * dim].unflatten(-1, (heads, dim)), rows.at_out, p.frequencies
+    )
     if p.index_weights is not None:
+        x = _picked(x, rows.out, ops)
         _select(p, up[:, heads * dim :], x, batch, caches, selection, shape, ops)
-    out = _attend(p, q, key, batch, caches, selection, shape, ops)  # [tokens, heads, dim]
+    entries = chosen = None
+    if p.ratio:
+        source = shape.kv_source(p.layer)
+        assert source is not None
+        entries, chosen = caches.entries[source], selection.rows
+    attend = ops.attention_sparse_decode if keys is None else ops.attention_sparse_prefill
+    read = window if keys is None else keys
+    out, _ = attend(q, read, rows.window.index, entries, chosen, p.sink, shape.head_dim**-0.5)
 
-    out = ops.tensor_rope(out, batch.positions, p.frequencies, True)
+    out = ops.tensor_rope(out, rows.at_out, p.frequencies, True)  # [leaving, heads, dim]
     grouped = ops.gemm_batched(out.flatten(1).unflatten(-1, (shape.o_groups, -1)), p.wo_a)
     return ops.gemm_dense_mxfp8(ops.tensor_quantize(grouped.flatten(1)), p.wo_b)
 
 
-def _attend(
-    p: Attention,
-    q: Tensor,
-    key: Tensor,
-    batch: Batch,
-    caches: Caches,
-    selection: Selection,
-    shape: Shape,
-    ops: Table,
-) -> Tensor:
-    ring, window = caches.window[p.layer], batch.window
-    entries = rows = None
-    if p.ratio:
-        source = shape.kv_source(p.layer)
-        assert source is not None
-        entries, rows = caches.entries[source], selection.rows
-    scale = shape.head_dim**-0.5
+def _keep(
+    p: Attention, key: Tensor, window: Window, caches: Caches, ops: Table
+) -> tuple[Tensor, Tensor | None]:
+    """Writes window keys; returns the ring and, if this step needs one, the linear workspace."""
+    ring = caches.window[p.layer]
+    for tap in window.taps:
+        if p.layer < tap.layers:
+            saved = caches.saved[p.layer]
+            ops.attention_store_window(saved, tap.rows, key)
+            saved[tap.copies] = ring[tap.earlier]
     if window.earlier is None:
         ops.attention_store_window(ring, window.rows, key)
-        out, _ = ops.attention_sparse_decode(q, ring, window.index, entries, rows, p.sink, scale)
-        return out
+        return ring, None
     # earlier keys are read before the ring takes the new ones: a long chunk overwrites them
     earlier = ops.attention_load_window(ring, window.earlier)
-    fresh = ops.attention_store_window(ring, window.rows, key)
-    keys = torch.cat([earlier, fresh])
-    out, _ = ops.attention_sparse_prefill(q, keys, window.index, entries, rows, p.sink, scale)
-    return out
+    return ring, torch.cat([earlier, ops.attention_store_window(ring, window.rows, key)])
+
+
+def _picked(values: Tensor, rows: Tensor | None, ops: Table) -> Tensor:
+    return values if rows is None else ops.tensor_pick_rows(values, rows)
 
 
 def _extend(
@@ -132,7 +150,8 @@ def _extend(
     ops: Table,
 ) -> None:
     """Writes entries and index keys of the groups that close in this step (backbone 3.6, 3.7)."""
-    groups, eps = batch.groups[p.ratio], shape.rms_norm_eps
+    groups, eps = batch.at(p.layer).groups[p.ratio], shape.rms_norm_eps
+    x = _picked(x, groups.fresh, ops)
     if p.ratio == 1:
         latent = ops.tensor_rms_norm(ops.gemm_dense_bf16(x, c.wkv), c.norm, eps)
     else:
@@ -164,11 +183,12 @@ def _select(
 
     A Full layer always scores its own index keys, also while a group stays open (backbone 9 U3).
     """
-    groups = batch.groups[p.ratio]
+    rows = batch.at(p.layer)
+    groups = rows.groups[p.ratio]
     source = shape.kv_source(p.layer)
     assert source is not None
     heads, size = shape.index_n_heads, shape.candidate_block_size
-    query = ops.tensor_rope(query.unflatten(-1, (heads, -1)), batch.positions, p.frequencies)
+    query = ops.tensor_rope(query.unflatten(-1, (heads, -1)), rows.at_out, p.frequencies)
     scale = shape.index_head_dim**-0.5 * heads**-0.5
     candidates = selection.candidates if shape.uses_candidates(p.layer) else None
     scores = ops.attention_index_logits(
@@ -177,7 +197,7 @@ def _select(
         scale,
         caches.index[source],
         batch.block_table,
-        batch.sequence,
+        rows.sequence,
         groups.visible,
         groups.count,
         groups.per_block,
@@ -189,5 +209,5 @@ def _select(
         selection.candidates = ops.attention_candidate_blocks(scores, groups.visible, size, blocks)
     chosen = ops.attention_index_topk(scores, shape.index_topk, candidates, size)
     selection.rows = ops.tensor_entry_rows(
-        chosen, batch.block_table, batch.sequence, groups.per_block
+        chosen, batch.block_table, rows.sequence, groups.per_block
     )

@@ -52,15 +52,15 @@ class Drafts:
 
 def keep_context(p: Drafter, model: Model, features: Tensor, batch: Batch, caches: Caches) -> None:
     """Writes the context keys of this step's tokens into every stage's window (DSpark 1.2)."""
-    ops, shape = model.ops, model.shape
+    ops, shape, rows = model.ops, model.shape, batch.layers[-1]
     main = ops.gemm_dense_mxfp8(ops.tensor_quantize(features), p.main_proj)
     quantized = ops.tensor_quantize(ops.tensor_rms_norm(main, p.main_norm, shape.rms_norm_eps))
     for stage, wkv in zip(p.stages, p.window_keys, strict=True):
         own: Attention = stage.attention
         key = ops.gemm_dense_mxfp8(quantized, wkv)
         key = ops.tensor_rms_norm(key, own.kv_norm, shape.rms_norm_eps)
-        key = ops.tensor_rope(key, batch.positions, own.frequencies)
-        ops.attention_store_window(caches.window[own.layer], batch.window.rows, key)
+        key = ops.tensor_rope(key, rows.at_keys, own.frequencies)
+        ops.attention_store_window(caches.window[own.layer], rows.window.rows, key)
 
 
 def draft(p: Drafter, model: Model, batch: Batch, caches: Caches) -> Drafts:

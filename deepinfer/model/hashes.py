@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from deepinfer.errors import ModelError
-from deepinfer.model.batch import Batch
+from deepinfer.model.batch import Rows
 from deepinfer.model.shape import Shape
 from deepinfer.ops.table import Table
 
@@ -39,12 +39,12 @@ class Engram:
     offsets: Tensor
 
 
-def forward(p: Engram, stream: Tensor, batch: Batch, pad: int, shape: Shape, ops: Table) -> Tensor:
+def forward(p: Engram, stream: Tensor, at: Rows, pad: int, shape: Shape, ops: Table) -> Tensor:
     """backbone 3.9. `pad` is the compressed id of the pad token."""
-    rows = ops.tensor_hash_lookup(batch.history, p.multipliers, p.primes, p.offsets, pad)
+    rows = ops.tensor_hash_lookup(at.history, p.multipliers, p.primes, p.offsets, pad)
     kv = ops.gemm_dense_mxfp8(ops.tensor_gather_rows(p.table, rows), p.wkv)
     return ops.tensor_engram_gate(
-        stream, kv, p.q_weight, p.k_weight, batch.dead, shape.rms_norm_eps
+        stream, kv, p.q_weight, p.k_weight, at.dead, shape.rms_norm_eps
     )
 
 

@@ -1,4 +1,4 @@
-"""Finds the folder of a model: the embedded one, a folder, or an id of the Hugging Face Hub.
+"""Finds the folder of a model: an embedded one, a folder, or an id of the Hugging Face Hub.
 
 In: a name as a person writes it. Out: a folder with every shard there, or one sentence.
 Does not know: what is in the shards, environment variables (settings pass their values).
@@ -18,6 +18,8 @@ from deepinfer.model.shards import CONFIG, INDEX, read_index
 from deepinfer.model.vocabulary import TOKENIZER
 
 EMBEDDED = "tiny"
+OFFICIAL = "official"
+"""The numbers of the official model, without a tensor: for plans, and devices that hold nothing."""
 DEFAULT_ID = "deepseek-ai/DeepSeek-V4.1-Flash-1017"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # What the engine reads; the repository also holds a report, pictures and example code.
@@ -48,10 +50,10 @@ def find_model(
 ) -> Path:
     """Engine specification 1.2: a folder as given, then `hf_model_dir`, then the Hub.
 
-    `tiny` is the embedded model. `hf_model_dir` stands for every Hub id, whatever its name.
+    `tiny` and `official` are embedded. `hf_model_dir` stands for every Hub id, whatever its name.
     """
-    if str(name) == EMBEDDED:
-        return embedded_folder()
+    if str(name) in (EMBEDDED, OFFICIAL):
+        return embedded_folder(name=str(name))
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
@@ -65,15 +67,15 @@ def find_model(
     return _from_hub(str(name), revision, cache_dir, announce)
 
 
-def embedded_folder(package: Path | None = None) -> Path:
-    """The tiny model: package data of a wheel, or the repository of an editable install."""
+def embedded_folder(package: Path | None = None, name: str = EMBEDDED) -> Path:
+    """An embedded model: package data of a wheel, or the repository of an editable install."""
     inside = Path(__file__).resolve().parents[1] if package is None else package
-    places = [inside / "checkpoints" / EMBEDDED, inside.parent / "checkpoints" / EMBEDDED]
+    places = [inside / "checkpoints" / name, inside.parent / "checkpoints" / name]
     for place in places:
         if (place / CONFIG).is_file():
             return place
     raise ModelNotFound(
-        f"the embedded model '{EMBEDDED}' is neither in {places[0]} nor in {places[1]}; "
+        f"the embedded model '{name}' is neither in {places[0]} nor in {places[1]}; "
         "install the package again or give the folder of a checkpoint"
     )
 

@@ -20,13 +20,13 @@ def needed_bytes(shape: Shape, *, draft: bool = True, engram: bool = True) -> in
     """Bytes of all weights that a text model holds, as the release widens them at load."""
     parts = {"backbone"} | ({"draft"} if draft else set()) | ({"engram"} if engram else set())
     return sum(
-        _loaded_bytes(shape, name, spec)
+        loaded_bytes(shape, name, spec)
         for name, spec in inventory(shape).items()
         if spec.part in parts
     )
 
 
-def _loaded_bytes(shape: Shape, name: str, spec: TensorSpec) -> int:
+def loaded_bytes(shape: Shape, name: str, spec: TensorSpec) -> int:
     if name == "head.weight":
         return F32_BYTES * spec.count
     for suffix, width in WIDENED.items():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from deepinfer.model import attention, experts, hashes, streams
 from deepinfer.model.attention import Attention, Selection
-from deepinfer.model.batch import Batch, Caches
+from deepinfer.model.batch import Batch, Caches, Rows
 from deepinfer.model.experts import Experts
 from deepinfer.model.hashes import Engram
 from deepinfer.model.shape import Shape
@@ -48,7 +48,8 @@ class Passed:
     """Result of a forward pass.
 
     logits    [wanted, vocabulary] f32
-    features  [tokens, targets * hidden] bf16 at the entry of the draft's target layers, or None
+    features  [rows into the last layer, targets * hidden] bf16 at the entry of the draft's target
+              layers, or None
     """
 
     logits: Tensor
@@ -69,11 +70,17 @@ class Model:
         """One step for all rows of the batch (backbone 3.2)."""
         stream, pre = self.begin(batch.ids)
         selection, taken = Selection(), []
+        last = len(self.weights.layers) - 1
         for number, layer in enumerate(self.weights.layers):
-            stream = self.remember(layer, stream, batch)
+            stream = self.remember(layer, stream, batch.at(number))
             if features and number in self.shape.dspark_target_layer_ids:
                 taken.append(self.ops.tensor_mean_copies(stream))
             stream, pre = self.block(layer, stream, pre, batch, caches, selection)
+            leave = batch.at(number).leave
+            if leave is not None and number < last:
+                taken = [self.ops.tensor_pick_rows(one, leave) for one in taken]
+            if stream.shape[0] == 0:  # a chunk that ends before any row the last one can read
+                return Passed(stream.new_empty(0, self.shape.vocab_size).float(), None)
         logits = self.end(stream, pre, batch.wanted)
         return Passed(logits, torch.cat(taken, -1) if features else None)
 
@@ -85,11 +92,11 @@ class Model:
         pre[:, 0] = 1
         return stream, pre
 
-    def remember(self, layer: Layer, stream: Tensor, batch: Batch) -> Tensor:
+    def remember(self, layer: Layer, stream: Tensor, rows: Rows) -> Tensor:
         """The n-gram memory in front of some layers."""
         if layer.engram is None:
             return stream
-        return hashes.forward(layer.engram, stream, batch, self.pad, self.shape, self.ops)
+        return hashes.forward(layer.engram, stream, rows, self.pad, self.shape, self.ops)
 
     def block(
         self,
@@ -102,9 +109,14 @@ class Model:
     ) -> tuple[Tensor, Tensor]:
         """One layer on the stream; returns the new stream and the mix for the next site (3.3)."""
         shape, ops = self.shape, self.ops
-        own = streams.mixes(layer.attention_site, stream, shape, ops)
         x = streams.enter(layer.attention_site, stream, pre, shape, ops)
         y = attention.forward(layer.attention, x, batch, caches, selection, shape, ops)
+        leave = batch.at(layer.attention.layer).leave
+        if leave is not None:
+            stream = ops.tensor_pick_rows(stream, leave)
+        if stream.shape[0] == 0:
+            return stream, pre
+        own = streams.mixes(layer.attention_site, stream, shape, ops)
         stream, pre = streams.leave(stream, y, own, ops), own.pre
 
         own = streams.mixes(layer.expert_site, stream, shape, ops)

@@ -143,7 +143,7 @@ def _end_to_end(house: House, case: Recorded, measure: Measure) -> None:
         stream, pre = model.begin(batch.ids)
         for number, layer in enumerate(model.weights.layers):
             _streams(case, measure, number, stream, pre)
-            stream = model.remember(layer, stream, batch)
+            stream = model.remember(layer, stream, batch.at(number))
             if number in model.shape.dspark_target_layer_ids:
                 features.append(house.table.tensor_mean_copies(stream) if house.drafter else stream)
             stream, pre = model.block(layer, stream, pre, batch, house.caches, selection)
@@ -171,7 +171,7 @@ def _layer_by_layer(house: House, case: Recorded, measure: Measure) -> None:
     with house.table.traced(recorder):
         for number, layer in enumerate(model.weights.layers):
             stream, pre = case[f"stream_in.{number}"], case[f"pre_in.{number}"]
-            stream = model.remember(layer, stream, batch)
+            stream = model.remember(layer, stream, batch.at(number))
             if house.drafter is not None and number in model.shape.dspark_target_layer_ids:
                 features.append(house.table.tensor_mean_copies(stream))
             stream, pre = model.block(layer, stream, pre, batch, house.caches, selection)

@@ -97,10 +97,11 @@ def test_the_window_of_the_draft_ends_at_the_last_committed_token(house):
     one.computed = 29
     batch = house.tray.draft_batch([Entry(one, 29, 1, 0)], 255)
     ring = house.planned.geometry.ring
-    assert batch.window.earlier.tolist() == [2 * ring + p % ring for p in range(29 - WINDOW, 29)]
+    earlier = [2 * ring + position % ring for position in range(29 - WINDOW, 29)]
+    assert batch.layers[0].window.earlier.tolist() == earlier
     size = house.planned.shape.dspark_block_size
-    for row in batch.window.index.tolist():
+    for row in batch.layers[0].window.index.tolist():
         assert row == list(range(WINDOW + size))
-    assert (batch.window.rows == -1).all()
-    assert batch.positions.tolist() == [29, 30, 31]
+    assert (batch.layers[0].window.rows == -1).all()
+    assert batch.layers[0].positions.tolist() == [29, 30, 31]
     assert batch.ids.tolist() == [one.tokens[29], 255, 255]

@@ -175,8 +175,8 @@ def test_a_dead_token_blocks_the_look_back_also_across_a_chunk_border(dead, rows
         batch = exact().tray.batch(
             [Entry(other, first, count, 0), Entry(sequence, first, count, 0)]
         )
-        found += batch.history[count:].tolist()
-        flags += batch.dead[count:].tolist()
-        assert not batch.dead[:count].any()
+        found += batch.layers[0].history[count:].tolist()
+        flags += batch.layers[0].dead[count:].tolist()
+        assert not batch.layers[0].dead[:count].any()
     assert found == looked_back(ids, set(dead))
     assert flags == [position in dead for position in range(10)]

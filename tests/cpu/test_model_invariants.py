@@ -127,17 +127,18 @@ def test_a_step_writes_no_cache_row_twice_and_reads_none_that_it_overwrites(part
         for slot, (first, rows) in enumerate(parts)
     ]
     batch = house.tray.batch(entries)
-    groups = batch.groups[2]
-    for rows in (batch.window.rows, groups.open_rows):
+    alive = batch.layers[0]
+    groups = alive.groups[2]
+    for rows in (alive.window.rows, groups.open_rows):
         kept = rows[rows >= 0]
         assert len(kept.unique()) == len(kept)
-    if batch.window.earlier is not None:
+    if alive.window.earlier is not None:
         return
     # without a linear workspace the ring is read after the write: nothing needed may be gone
     ring = house.planned.geometry.ring
     for slot, (first, rows) in enumerate(parts):
         newest = {slot * ring + p % ring: p for p in range(first + rows)}
-        mine = batch.window.index[batch.sequence == slot].tolist()
+        mine = alive.window.index[alive.sequence == slot].tolist()
         for position, index in zip(range(first, first + rows), mine, strict=True):
             seen = [newest[row] for row in index if row >= 0]
             assert seen == list(range(max(0, position - WINDOW + 1), position + 1))
@@ -200,7 +201,7 @@ def test_the_releases_defect_would_be_found(monkeypatch):
     whole = attention._select
 
     def mixed_up(p, query, x, batch, caches, selection, shape, ops):
-        if len(batch.ids) == 1 and p.ratio == 2 and int(batch.positions[0]) % 2 == 0:
+        if len(batch.ids) == 1 and p.ratio == 2 and int(batch.layers[0].positions[0]) % 2 == 0:
             others = replace(caches, index={**caches.index, p.layer: caches.index[6]})
             return whole(p, query, x, batch, others, selection, shape, ops)
         return whole(p, query, x, batch, caches, selection, shape, ops)
@@ -229,13 +230,13 @@ def test_the_look_back_does_not_stop_at_a_chunk_border_nor_cross_into_a_neighbor
     """BL-17: the history of every token is the same however the prompt is cut."""
     house = exact()
     mine, other = Sequence(IDS[:21], 0, [1, 2]), Sequence(IDS[200:230], 1, [3, 4])
-    whole = house.tray.batch([Entry(mine, 0, 21, 0)]).history
+    whole = house.tray.batch([Entry(mine, 0, 21, 0)]).layers[0].history
     assert whole[0].tolist()[1:] == [-1] * 3
     for rows in (1, 3, 7):
         parts = []
         for first in range(0, 21, rows):
             beside = [Entry(other, first, rows, 0), Entry(mine, first, rows, 0)]
-            parts.append(house.tray.batch(beside).history[rows:])
+            parts.append(house.tray.batch(beside).layers[0].history[rows:])
         assert torch.equal(torch.cat(parts), whole)
 
 
