@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from deepinfer.engine import start
 from deepinfer.engine.start import House, Planned, Wish
 from deepinfer.errors import MemoryShort
+from deepinfer.model.hollow import HollowCheckpoint
 from deepinfer.model.locate import EMBEDDED, find_model
 from deepinfer.model.progress import loading_bar
 from deepinfer.model.shape import Shape
 from deepinfer.model.shards import check
+from deepinfer.model.vocabulary import TOKENIZER
 from deepinfer.model.weights import Checkpoint
 from deepinfer.settings import Settings
 from deepinfer.text import chat
@@ -82,8 +85,14 @@ def _planned(
     return Opened(name, folder, shape, settings, length, step_tokens, planned)
 
 
-def load_model(opened: Opened, quiet: bool = False) -> tuple[House, Tokenizer]:
-    """Checks every file, then reads the weights with a progress bar."""
+def load_model(opened: Opened, quiet: bool = False) -> tuple[House, Any]:
+    """Checks every file, then reads the weights with a progress bar; the house and its Tokenizer.
+
+    A device that says `computes=False` gets weights without bytes; its folder may have no
+    tokenizer, and None stands for it.
+    """
+    if not opened.planned.declared.device.facts.get("computes", True):
+        return _load_hollow(opened)
     report = check(opened.folder)
     report.raise_if_bad()
     tokenizer = Tokenizer.load(opened.folder)
@@ -96,3 +105,16 @@ def load_model(opened: Opened, quiet: bool = False) -> tuple[House, Tokenizer]:
         with loading_bar("load", total) as advance:
             house = start.build(opened.planned, checkpoint, ids, advance)
     return house, tokenizer
+
+
+def _load_hollow(opened: Opened) -> tuple[House, Tokenizer | None]:
+    """A house whose weights are shapes only; without a tokenizer, ids are compressed by number."""
+    shape = opened.shape
+    source: Any = HollowCheckpoint(shape)  # has what a build asks of a Checkpoint
+    if (opened.folder / TOKENIZER).is_file():
+        tokenizer = Tokenizer.load(opened.folder)
+        ids = checked(tokenizer, shape.engram_compressed_vocab_size)
+        return start.build(opened.planned, source, ids), tokenizer
+    size = max(shape.engram_compressed_vocab_size, 1)
+    numbers = [number % size for number in range(shape.vocab_size)]
+    return start.build(opened.planned, source, numbers), None

@@ -31,7 +31,7 @@ from deepinfer.plugin.failures import (
 from deepinfer.plugin.interface import check_interface, check_source
 
 GROUP: Final = "deepinfer.platforms"
-BUILT_IN: Final = {"reference": "deepinfer.reference"}
+BUILT_IN: Final = {"reference": "deepinfer.reference", "null": "deepinfer.null"}
 PATIENCE_S: Final = 10.0
 """Seconds after which a platform that is still importing is named on stderr."""
 

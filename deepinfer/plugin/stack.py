@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deepinfer.plugin.failures import BadAnswer, BadPlatform, NoAutomaticChoice, NoDevice
-from deepinfer.plugin.find import PATIENCE_S, Layer, Offer, installed, load
+from deepinfer.plugin.find import BUILT_IN, PATIENCE_S, Layer, Offer, installed, load
 from deepinfer.plugin.types import Absent, Device, Want
 
 ALIASES: Final[Mapping[str, str]] = {
@@ -95,8 +95,8 @@ def load_platform(
 
 
 def _automatic(want: Want, offers: Mapping[str, Sequence[Offer]], patience: float) -> Layer:
-    """The one installed ground whose device is here; the reference and overlays are never added."""
-    names = [name for name in offers if name != REFERENCE]
+    """The one installed ground whose device is here; no overlay, no platform of the core."""
+    names = [name for name in offers if name not in BUILT_IN]
     willing: list[tuple[Layer, Device]] = []
     reasons: list[str] = []
     for layer in load(names, offers, patience):

@@ -115,7 +115,8 @@ class Device:
 
     `torch_device` is what torch calls it ("cpu", "cuda:0"). `facts` holds whatever kernels ask
     about (compute capability, driver, shared memory ...); bytes and rates carry their unit in
-    the name.
+    the name. The core itself reads one of them: `computes=False` says that no kernel here reads
+    values, so that weights are given as shapes without bytes.
     """
 
     kind: str
