@@ -164,6 +164,13 @@ def plan(
         tuple[str, str] | None,
         typer.Option(metavar="A B", help="two platform strings or plan files; 1 if they differ"),
     ] = None,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="the bytes of one rank instead of its kernels")
+    ] = False,
+    ranks: Annotated[int, typer.Option(help="with --memory: ranks that share the experts")] = 1,
+    memory_bytes: Annotated[
+        int | None, typer.Option(help="with --memory: bytes of a device, instead of this one's")
+    ] = None,
     sets: Sets = [],  # noqa: B006  typer copies it
     config: Config = None,
     as_json: Json = False,
@@ -172,6 +179,10 @@ def plan(
     """Show which kernel serves which operator, and why the others do not; nothing is loaded."""
     from deepinfer.plugin.plan import Plan
     from deepinfer.plugin.plan import diff as differences
+
+    if memory:
+        _plan_memory(model, _load_settings(platform, sets, config), ranks, memory_bytes, as_json)
+        return
 
     def planned(word: str) -> Plan:
         if Path(word).is_file():
@@ -188,6 +199,21 @@ def plan(
     print(json.dumps(lines, indent=2) if as_json else "\n".join(lines or ["the plans are equal"]))
     if lines:
         raise CheckFailed(f"{len(lines)} differences between {diff[0]} and {diff[1]}")
+
+
+def _plan_memory(
+    model: str, settings: Any, ranks: int, memory_bytes: int | None, as_json: bool
+) -> None:
+    """`plan --memory`: the ledger, or why it does not fit."""
+    from deepinfer.ledger.ask import of_model
+    from deepinfer.ledger.table import checked, text, values
+
+    ledger, title = of_model(model, settings, ranks, memory_bytes)
+    if as_json:
+        print(json.dumps(values(ledger), indent=2))
+    checked(ledger, title)
+    if not as_json:
+        print(f"{title}\n\n{text(ledger)}")
 
 
 @app.command()
