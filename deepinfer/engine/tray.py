@@ -7,30 +7,19 @@ Does not know: what is computed from it, nor why these entries were chosen.
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
-from typing import NamedTuple
 
 import numpy
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from deepinfer.engine.blocks import Geometry
-from deepinfer.engine.sequence import Entry, Sequence
-from deepinfer.model.batch import Batch, Groups, Rows, Window
+from deepinfer.engine.rows import Copy, Cuts, Ints, Looks, Placer
+from deepinfer.engine.sequence import Decodes, Entry, Sequence
+from deepinfer.model.batch import Batch, Rows, Window
 from deepinfer.model.shape import Shape
 
-Ints = NDArray[numpy.int64]
-
-
-class Cut(NamedTuple):
-    """Positions of an entry in one layer: rows from `enter` on enter, from `fresh` on write
-    compressed entries, from `key` on write window keys, from `leave` on leave; all end at `end`."""
-
-    enter: int
-    fresh: int
-    key: int
-    leave: int
-    end: int
+NOBODY = numpy.empty(0, dtype=numpy.int64)
+NO_DECODES = Decodes(NOBODY, NOBODY, numpy.zeros((0, 1), dtype=numpy.int32))
 
 
 class Tray:
@@ -41,66 +30,60 @@ class Tray:
     ) -> None:
         self.shape, self.geometry, self.device = shape, geometry, device
         self._compressed = numpy.asarray(compressed_ids, dtype=numpy.int64)
+        self._placer = Placer(shape, geometry, device)
+        self._put = self._placer.put
 
-    def batch(self, entries: Several[Entry]) -> Batch:
-        """Rows of all entries, one entry after the other."""
-        known: dict[tuple[Cut, ...], Rows] = {}
+    def batch(
+        self,
+        entries: Several[Entry],
+        decodes: Decodes = NO_DECODES,
+        copies: Several[Copy] = (),
+    ) -> Batch:
+        """Rows of the decodes, then of all entries, one behind the other.
+
+        Ids and history of decodes are left 0 and -1: the device fills them in. `copies` count
+        entries with the decodes in front.
+        """
+        looks = self._looks(entries, decodes)
+        known: dict[tuple[tuple[int, ...], ...], tuple[Rows, Cuts]] = {}
         layers: list[Rows] = []
-        cuts: tuple[Cut, ...] = ()
         for layer in range(self.shape.num_hidden_layers):
-            cuts = tuple(_cut(entry, layer) for entry in entries)
-            if cuts not in known:
-                known[cuts] = self._rows(entries, cuts)
-            layers.append(known[cuts])
-        first = tuple(_cut(entry, 0) for entry in entries)
-        tokens = [
-            numpy.asarray(e.sequence.tokens[cut.enter : cut.end])
-            for e, cut in zip(entries, first, strict=True)
-        ]
-        ends = numpy.cumsum([cut.end - cut.leave for cut in cuts])
-        wanted = [
-            numpy.arange(end - e.wanted, end) for e, end in zip(entries, ends, strict=True)
+            own = tuple(_cut(entry, layer) for entry in entries)
+            taken = tuple(copy for copy in copies if layer < copy.layers)
+            key = (*own, tuple(copy.snapshot for copy in taken))
+            if key not in known:
+                cuts = _cuts(entries, own, decodes)
+                known[key] = self._placer.rows(cuts, looks, taken), cuts
+            rows, cuts = known[key]
+            layers.append(rows)
+        ends = numpy.cumsum(cuts.end - cuts.leave)
+        wanted = [ends[: len(decodes.slots)] - 1]
+        for entry, end in zip(entries, ends[len(decodes.slots) :], strict=True):
+            wanted.append(numpy.arange(end - entry.wanted, end))
+        ids = [numpy.zeros(len(decodes.slots), dtype=numpy.int64)]
+        ids += [
+            numpy.asarray(e.sequence.tokens[begin : e.first + e.rows], dtype=numpy.int64)
+            for e, begin in zip(entries, looks.enter[len(decodes.slots) :].tolist(), strict=True)
         ]
         return Batch(
-            ids=self._put(_join(tokens)),
+            ids=self._put(numpy.concatenate(ids)),
             layers=tuple(layers),
-            block_table=self._put(self._table(entries)).int(),
-            wanted=self._put(_join(wanted)),
+            block_table=self._put(self._table(entries, decodes)),
+            wanted=self._put(numpy.concatenate(wanted)),
         )
 
-    def _rows(self, entries: Several[Entry], cuts: Several[Cut]) -> Rows:
-        """Rows of one layer (engine 4.2): what enters, what writes keys, what leaves."""
-        both = list(zip(entries, cuts, strict=True))
-        at_out = _join([numpy.arange(cut.leave, cut.end) for cut in cuts])
-        sequence = numpy.repeat(numpy.arange(len(cuts)), [cut.end - cut.leave for cut in cuts])
-        ratios = {ratio for ratio in self.shape.compress_ratios if ratio}
-        history = [self._history(e.sequence, cut.enter, cut.end) for e, cut in both]
-        return Rows(
-            positions=self._put(_join([numpy.arange(cut.enter, cut.end) for cut in cuts])),
-            history=self._put(numpy.concatenate(history)),
-            dead=self._put(
-                numpy.concatenate([_dead(e.sequence, cut.enter, cut.end) for e, cut in both])
-            ).bool(),
-            keys=self._subset(cuts, "enter", "key"),
-            out=self._subset(cuts, "key", "leave"),
-            leave=self._subset(cuts, "enter", "leave"),
-            at_keys=self._put(_join([numpy.arange(cut.key, cut.end) for cut in cuts])),
-            at_out=self._put(at_out),
-            sequence=self._put(sequence),
-            window=self._window(entries, cuts),
-            groups={ratio: self._groups(ratio, entries, cuts, at_out) for ratio in ratios},
-        )
-
-    def _subset(self, cuts: Several[Cut], outer: str, inner: str) -> Tensor | None:
-        """Places of the inner rows among the outer rows; None if they are the same."""
-        begins = [(getattr(cut, outer), getattr(cut, inner), cut.end) for cut in cuts]
-        if all(wide == narrow for wide, narrow, _ in begins):
-            return None
-        places, offset = [], 0
-        for wide, narrow, end in begins:
-            places.append(offset + numpy.arange(narrow - wide, end - wide))
-            offset += end - wide
-        return self._put(_join(places))
+    def _looks(self, entries: Several[Entry], decodes: Decodes) -> Looks:
+        """History and dead flags of the rows that enter layer 0."""
+        count = len(decodes.slots)
+        begins = [_cut(entry, 0)[0] for entry in entries]
+        history = [numpy.full((count, self.shape.engram_max_ngram_size), -1, dtype=numpy.int64)]
+        dead = [numpy.zeros(count, dtype=numpy.bool_)]
+        for entry, begin in zip(entries, begins, strict=True):
+            end = entry.first + entry.rows
+            history.append(self._history(entry.sequence, begin, end))
+            dead.append(_dead(entry.sequence, begin, end))
+        enter = numpy.concatenate([decodes.positions, numpy.asarray(begins, dtype=numpy.int64)])
+        return Looks(enter, numpy.concatenate(history), numpy.concatenate(dead))
 
     def draft_batch(self, entries: Several[Entry], noise: int) -> Batch:
         """Blocks of a draft call: the newest token of each sequence, then noise (DSpark 1.3).
@@ -128,7 +111,7 @@ class Tray:
             index[own, length : length + size] = context + place * size + numpy.arange(size)
         rows = len(entries) * size
         nothing = numpy.full(rows, -1, dtype=numpy.int64)
-        at = self._put(_join(positions))
+        at = self._put(numpy.concatenate(positions))
         alive = Rows(
             positions=at,
             history=self._put(numpy.full((rows, self.shape.engram_max_ngram_size), -1)),
@@ -139,13 +122,17 @@ class Tray:
             at_keys=at,
             at_out=at,
             sequence=self._put(numpy.repeat(numpy.arange(len(entries)), size)),
-            window=Window(self._put(nothing), self._put(index).int(), self._put(_join(earlier))),
+            window=Window(
+                self._put(nothing),
+                self._put(index.astype(numpy.int32)),
+                self._put(numpy.concatenate(earlier)),
+            ),
             groups={},
         )
         return Batch(
-            ids=self._put(_join(ids)),
+            ids=self._put(numpy.concatenate(ids)),
             layers=(alive,),
-            block_table=self._put(self._table(entries)).int(),
+            block_table=self._put(self._table(entries, NO_DECODES)),
             wanted=self._put(numpy.arange(rows)),
         )
 
@@ -162,94 +149,49 @@ class Tray:
         open_ = (back >= 0) & ~_dead(sequence, begin, end)[place]
         return numpy.where(numpy.logical_and.accumulate(open_, axis=1), known[place], -1)
 
-    def _window(self, entries: Several[Entry], cuts: Several[Cut]) -> Window:
-        """Ring rows to write, and what each leaving row reads (backbone 4.2 item 1)."""
-        w, ring = self.shape.sliding_window, self.geometry.ring
-        # what a short step overwrites lies outside every row's window, so the ring can be read
-        linear = any(cut.end - cut.key > ring - w + 1 for cut in cuts)
-        # keys that begin inside this step begin with an empty window: no leaving row reads before
-        lows = [cut.key if cut.key > e.first else 0 for e, cut in zip(entries, cuts, strict=True)]
-        spans = [
-            numpy.arange(max(low, cut.key - w + 1), cut.key)
-            for low, cut in zip(lows, cuts, strict=True)
-        ]
-        start = sum(map(len, spans)) if linear else 0
-        rows, index, earlier, begin = [], [], [], 0
-        for entry, cut, span, low in zip(entries, cuts, spans, lows, strict=True):
-            home = entry.sequence.slot * ring
-            position = numpy.arange(cut.key, cut.end)
-            rows.append(numpy.where(position >= cut.end - ring, home + position % ring, -1))
-            reads = numpy.arange(cut.leave, cut.end)[:, None] - numpy.arange(w - 1, -1, -1)
-            place = home + reads % ring
-            if linear:
-                before = begin + reads - (cut.key - len(span))
-                place = numpy.where(reads >= cut.key, start + reads - cut.key, before)
-                begin, start = begin + len(span), start + cut.end - cut.key
-                earlier.append(home + span % ring)
-            index.append(numpy.where(reads >= low, place, -1))
-        return Window(
-            self._put(_join(rows)),
-            self._put(numpy.concatenate(index)).int(),
-            self._put(_join(earlier)) if linear else None,
-        )
-
-    def _groups(
-        self, ratio: int, entries: Several[Entry], cuts: Several[Cut], at_out: Ints
-    ) -> Groups:
-        """Groups of `ratio` tokens that close in this step (backbone 4.2 items 2-4)."""
-        keep = self.geometry.open_rows
-        numbers, sources, owners, opened, start = [], [], [], [], 0
-        for place, (entry, cut) in enumerate(zip(entries, cuts, strict=True)):
-            group = numpy.arange(cut.fresh // ratio, max(cut.end // ratio, cut.fresh // ratio))
-            token = group[:, None] * ratio + numpy.arange(ratio)
-            home = entry.sequence.slot * keep
-            new = start + token - cut.fresh
-            sources.append(numpy.where(token >= cut.fresh, new, -1 - (home + token % keep)))
-            numbers.append(group)
-            owners.append(numpy.full(len(group), place))
-            position = numpy.arange(cut.fresh, cut.end)
-            opened.append(numpy.where(position >= cut.end - keep, home + position % keep, -1))
-            start += cut.end - cut.fresh
-        number = _join(numbers)
-        visible = (at_out + 1) // ratio
-        return Groups(
-            fresh=self._subset(cuts, "enter", "fresh"),
-            sources=self._put(numpy.concatenate(sources)),
-            positions=self._put(number * ratio),
-            numbers=self._put(number).int(),
-            sequence=self._put(_join(owners)),
-            open_rows=self._put(_join(opened)),
-            visible=self._put(visible).int(),
-            count=int(visible.max(initial=0)),
-            per_block=self.geometry.block_tokens // ratio,
-        )
-
-    def _table(self, entries: Several[Entry]) -> Ints:
+    def _table(self, entries: Several[Entry], decodes: Decodes) -> NDArray[numpy.int32]:
         """[sequences, blocks] block numbers; the unused end points to block 0."""
-        longest = max(len(entry.sequence.blocks) for entry in entries)
-        table = numpy.zeros((len(entries), longest), dtype=numpy.int64)
-        for row, entry in zip(table, entries, strict=True):
+        count = len(decodes.slots)
+        if not entries:
+            return decodes.table
+        longest = max([len(entry.sequence.blocks) for entry in entries] + [decodes.table.shape[1]])
+        table = numpy.zeros((count + len(entries), longest), dtype=numpy.int32)
+        table[:count, : decodes.table.shape[1]] = decodes.table
+        for row, entry in zip(table[count:], entries, strict=True):
             row[: len(entry.sequence.blocks)] = entry.sequence.blocks
         return table
 
-    def _put(self, values: Ints) -> Tensor:
-        return torch.from_numpy(numpy.ascontiguousarray(values, dtype=numpy.int64)).to(self.device)
 
-
-def _cut(entry: Entry, layer: int) -> Cut:
-    """The part of an entry that a layer sees; the whole of it where no start says otherwise."""
+def _cut(entry: Entry, layer: int) -> tuple[int, int, int, int]:
+    """Borders of an entry in a layer (enter, fresh, key, leave); the whole of it where no start
+    says otherwise."""
     first, end, starts = entry.first, entry.first + entry.rows, entry.sequence.starts
     if starts is None:
-        return Cut(first, first, first, first, end)
+        return first, first, first, first
     begins = (starts.into[layer], starts.fresh, starts.keys[layer], starts.into[layer + 1])
     enter, fresh, key, leave = (min(max(first, begin), end) for begin in begins)
-    return Cut(enter, max(fresh, enter), key, leave, end)
+    return enter, max(fresh, enter), key, leave
+
+
+def _cuts(
+    entries: Several[Entry], own: Several[tuple[int, int, int, int]], decodes: Decodes
+) -> Cuts:
+    """Borders of all entries of a step in one layer, decodes in front."""
+    numbers = [
+        (e.sequence.slot, e.first, e.sequence.oldest, *cut, e.first + e.rows)
+        for e, cut in zip(entries, own, strict=True)
+    ]
+    columns = numpy.array(numbers, dtype=numpy.int64).reshape(-1, 8).T
+    if not len(decodes.slots):
+        return Cuts(*columns)
+    slots, at = decodes.slots, decodes.positions
+    nothing = numpy.zeros_like(at)
+    mine = (slots, at, nothing, at, at, at, at, at + 1)
+    return Cuts(*(numpy.concatenate(both) for both in zip(mine, columns, strict=True)))
 
 
 def _dead(sequence: Sequence, begin: int, end: int) -> NDArray[numpy.bool_]:
     """Which tokens from `begin` to `end` are dead."""
+    if not sequence.dead:
+        return numpy.zeros(end - begin, dtype=numpy.bool_)
     return numpy.isin(numpy.arange(begin, end), sequence.dead)
-
-
-def _join(parts: Several[Ints]) -> Ints:
-    return numpy.concatenate([*parts, numpy.empty(0, dtype=numpy.int64)]).astype(numpy.int64)
