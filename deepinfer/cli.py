@@ -11,13 +11,14 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from deepinfer.errors import CheckFailed, DeepInferError
+from deepinfer.errors import CheckFailed, DeepInferError, UsageError
 from deepinfer.settings import calm_threads
 
 app = typer.Typer(
@@ -91,7 +92,12 @@ def _load_settings(platform: str, sets: Sequence[str], config: Path | None) -> A
 @app.command()
 def run(
     prompts: Annotated[list[str] | None, typer.Argument(help="prompts; - reads stdin")] = None,
-    file: Annotated[Path | None, typer.Option(help="a file with one prompt a line")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="one prompt a line; *.jsonl: one request in JSON a line")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="answers to a *.jsonl, one a line; a killed run goes on")
+    ] = None,
     model: Model = "tiny",
     platform: Platform = "auto",
     raw: Annotated[bool, typer.Option("--raw", help="continue the text, no chat")] = False,
@@ -114,7 +120,6 @@ def run(
     from deepinfer.terminal import answer_all, read_prompts, stream_one, thinking_options
 
     given = _settings(platform, sets, config)
-    texts = read_prompts(prompts or [], file)
     params = SamplingParams(
         temperature=temperature,
         top_k=top_k,
@@ -123,6 +128,10 @@ def run(
         seed=seed,
         stop=stop or [],
     )
+    if out is not None or (file is not None and file.suffix == ".jsonl"):
+        words = {"--raw": raw, "--think": think != "off", "--system": system, "--json": as_json}
+        return _run_jobs(prompts, file, out, params, words, {"model": model, **given}, quiet)
+    texts = read_prompts(prompts or [], file)
     options = {} if raw else thinking_options(think)
     from deepinfer.llm import LLM
 
@@ -131,6 +140,63 @@ def run(
             stream_one(llm, texts[0], params, raw, system, options, quiet)
         else:
             answer_all(llm, texts, params, raw, system, options, as_json, quiet)
+
+
+def _run_jobs(
+    prompts: list[str] | None,
+    file: Path | None,
+    out: Path | None,
+    params: Any,
+    words: dict[str, Any],
+    given: dict[str, Any],
+    quiet: bool,
+) -> None:
+    """`run --file requests.jsonl`: what waits in the file, answered line by line."""
+    from deepinfer.jobs import opened, stated
+
+    if file is None:
+        raise UsageError("--out needs --file, a file with one request in JSON a line")
+    if prompts:
+        raise UsageError("prompts and --file were both given; write the prompts into the file")
+    for word in (word for word, is_given in words.items() if is_given):
+        raise UsageError(f"{word} cannot go with a file of requests: each line says what it wants")
+    with opened(file, out, stated(params)) as jobs:
+        if jobs.left != 0:
+            from deepinfer.llm import LLM
+
+            with LLM(**given, quiet=quiet) as llm, _job_bar(jobs.left, out, quiet) as told:
+                jobs.answer(llm, told)
+        if not quiet:
+            print(jobs.summary, file=sys.stderr)
+        if jobs.missing:
+            raise CheckFailed(f"{jobs.missing} requests have no answer; run the command again")
+        if jobs.failed:
+            raise CheckFailed(f'{jobs.failed} lines failed; their answers say why in "error"')
+
+
+@contextmanager
+def _job_bar(total: int | None, out: Path | None, quiet: bool) -> Iterator[Callable[[Any], None]]:
+    """A function to call after every line: a bar on a terminal, plain lines elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    if quiet or (out is None and sys.stdout.isatty()):  # there the answers show how far it is
+        yield lambda jobs: None
+    elif not sys.stderr.isatty():
+        step = max((total or 10_000) // 10, 1)
+
+        def plain(jobs: Any) -> None:
+            if jobs.ended % step == 0:
+                of = "" if total is None else f" of {total}"
+                print(f"answering: {jobs.ended}{of}, {jobs.rates}", file=sys.stderr, flush=True)
+
+        yield plain
+    else:
+        columns = (TextColumn("answering"), BarColumn(), MofNCompleteColumn())
+        rates, console = TextColumn("{task.description}"), Console(file=sys.stderr)
+        with Progress(*columns, rates, console=console, redirect_stdout=False) as progress:
+            task = progress.add_task("", total=total)
+            yield lambda jobs: progress.update(task, advance=1, description=jobs.rates)
 
 
 @app.command()

@@ -6,35 +6,32 @@ Does not know: kernels, caches, how a step is made.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from deepinfer.engine.loop import Loop
-from deepinfer.engine.request import Delta, Request, Words
+from deepinfer.asking import Asked, Asker, Prompt, Sampling, enumerated, listed
+from deepinfer.engine.loop import Loop, Rules
+from deepinfer.engine.request import Delta, Request
 from deepinfer.errors import DeepInferError, RequestError, UsageError
 from deepinfer.open import load_model, plan_model
 from deepinfer.output import Output, finished, refused
 from deepinfer.sample.params import SamplingParams
+from deepinfer.serving import Box, Front, Serving
 from deepinfer.settings import Settings
 from deepinfer.text import chat
-from deepinfer.text.stream import TextStream
 
-RAW_TOKENS = 16
-"""Default `max_tokens` of a raw completion; a chat may use the rest of the context."""
-
-Prompt = str | Sequence[int]
-Sampling = SamplingParams | Sequence[SamplingParams] | None
+AHEAD = 2
+"""Jobs that `answers` keeps waiting or running, for each that may run."""
+Job = tuple[Any, Any, SamplingParams, bool]
 
 
 class BadPrompts(RequestError):
     """Some prompts were refused before any work; the message lists all of them."""
-
-
-class Closed(UsageError):
-    """The LLM was closed."""
 
 
 class LLM:
@@ -46,6 +43,9 @@ class LLM:
     model     "tiny", a folder, or a Hugging Face id
     platform  a platform string such as "reference" or "triton_portable+nvidia_sm90", or "auto"
     settings  keywords of `deepinfer.settings.Settings`
+
+    Methods that take prompts also take `priority` (higher goes first), `timeout_s`, and `salt`:
+    cached prefixes are shared inside a salt only. Several threads may use one LLM.
     """
 
     def __init__(
@@ -57,9 +57,22 @@ class LLM:
         opened = plan_model(model, self.settings)
         self.shape = opened.shape
         self.max_model_len = opened.max_model_len
-        self._house, self.tokenizer = load_model(opened, quiet)
-        self.plan = self._house.planned.plan
-        self._loop: Loop | None = Loop(self._house, opened.step_tokens)
+        house, self.tokenizer = load_model(opened, quiet)
+        self.plan = house.planned.plan
+        rules = Rules(
+            opened.step_tokens,
+            opened.max_model_len,
+            self.settings.max_num_seqs,
+            self.settings.max_queued,
+            self.settings.prefix,
+            self.settings.replay,
+            self.settings.async_scheduling,
+        )
+        self._loop = Loop(house, rules)
+        self._front = Front(self._loop)
+        self._asker = Asker(
+            self.tokenizer, self.shape.vocab_size, self.max_model_len, self.settings
+        )
 
     @property
     def plan_id(self) -> str:
@@ -74,6 +87,7 @@ class LLM:
         sampling_params: Sampling = None,
         prompt_token_ids: Sequence[Sequence[int]] | None = None,
         errors: str = "raise",
+        **options: Any,
     ) -> list[Output]:
         """Continues raw prompts (texts or token ids); one Output per prompt, in order.
 
@@ -83,8 +97,7 @@ class LLM:
         """
         given = _only_one("sampling", sampling, "sampling_params", sampling_params)
         asked = _only_one("prompts", prompts, "prompt_token_ids", prompt_token_ids)
-        made = self._raw_requests(_listed(asked), given)
-        return self._answer(made, errors)
+        return self._answer(self._raw(listed(asked), given, options), errors)
 
     def chat(
         self,
@@ -96,6 +109,7 @@ class LLM:
         effort: int | str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         errors: str = "raise",
+        **options: Any,
     ) -> list[Output]:
         """Answers conversations: a list of messages, or a list of such lists.
 
@@ -104,8 +118,8 @@ class LLM:
         """
         given = _only_one("sampling", sampling, "sampling_params", sampling_params)
         talks = [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
-        options = {"thinking": thinking, "effort": effort, "tools": tools}
-        return self._answer(self._chat_requests(talks, given, options), errors)
+        template = {"thinking": thinking, "effort": effort, "tools": tools}
+        return self._answer(self._talks(talks, given, template | options), errors)
 
     def stream(
         self, prompts: Any, sampling: Sampling = None, *, as_chat: bool = False, **options: Any
@@ -116,21 +130,68 @@ class LLM:
         """
         return iter(self.start(prompts, sampling, as_chat=as_chat, **options))
 
+    async def astream(
+        self, prompts: Any, sampling: Sampling = None, *, as_chat: bool = False, **options: Any
+    ) -> AsyncIterator[Delta]:
+        """As `stream`, for asyncio: steps run in a thread and serve all readers at once."""
+        serving = self.start(prompts, sampling, as_chat=as_chat, **options)
+        try:
+            async for delta in serving:
+                yield delta
+        finally:
+            serving.close()
+
     def start(
         self, prompts: Any, sampling: Sampling = None, *, as_chat: bool = False, **options: Any
     ) -> Serving:
-        """As `stream`, and the iterator also knows the whole outputs when it has ended."""
+        """As `stream`, and the iterator also knows the whole outputs when it has ended; it can be
+        read with `async for` too."""
         if as_chat:
             one = bool(prompts) and isinstance(prompts[0], Mapping)
-            made = self._chat_requests([prompts] if one else list(prompts), sampling, options)
+            made = self._talks([prompts] if one else list(prompts), sampling, options)
         else:
-            made = self._raw_requests(_listed(prompts), sampling)
+            made = self._raw(listed(prompts), sampling, options)
         _raise_faults(made)
-        return Serving(self, [request for request in made if isinstance(request, Request)])
+        return Serving(self._front, _good(made), self._outputs)
+
+    def answers(self, jobs: Iterable[Job]) -> Iterator[tuple[Any, Output | DeepInferError]]:
+        """Any number of jobs (key, prompt or messages, parameters, as_chat), as they end.
+
+        Jobs are taken from the iterable only as room comes free; a bad one comes back as its error.
+        """
+        source, box = iter(jobs), Box(0)
+        open_jobs: dict[int, tuple[Any, list[Request]]] = {}
+        most, count, ended = AHEAD * self.settings.max_num_seqs, 0, False
+        try:
+            while open_jobs or not ended:
+                while not ended and len(open_jobs) < most:
+                    job = next(source, None)
+                    if job is None:
+                        ended = True
+                        break
+                    key, prompt, params, as_chat = job
+                    make = self._asker.chat if as_chat else self._asker.raw
+                    asked = self._asked(make, count, prompt, params)
+                    if isinstance(asked, RequestError):
+                        yield key, asked
+                        continue
+                    box.open += len(asked)
+                    open_jobs[count] = key, asked
+                    count += 1
+                    self._front.add(asked, box)
+                if open_jobs:
+                    self._front.step()
+                yield from self._ended(box.deltas, open_jobs)
+        finally:
+            self._front.abort([one for _, asked in open_jobs.values() for one in asked])
+
+    def stats(self) -> dict[str, Any]:
+        """What the engine measures about itself: queue, pools, hit rate, times of steps."""
+        return self._front.loop.stats.as_dict()
 
     def close(self) -> None:
-        """Lets go of weights and caches."""
-        self._loop = None
+        """Ends what runs, and lets go of weights and caches."""
+        self._front.close()
 
     def __enter__(self) -> Self:
         return self
@@ -143,151 +204,93 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _raw_requests(self, prompts: list[Any], sampling: Sampling) -> list[Request | RequestError]:
-        made: list[Request | RequestError] = []
-        for index, (prompt, params) in enumerate(_paired(prompts, sampling)):
-            try:
-                ids = self._ids(index, prompt)
-                words = TextStream(
-                    self.tokenizer,
-                    params.stop,
-                    include_stop=params.include_stop_str_in_output,
-                    skip_special=params.skip_special_tokens,
-                )
-                made.append(self._request(index, ids, params, RAW_TOKENS, words))
-            except RequestError as error:
-                made.append(error)
+    def _raw(self, prompts: list[Any], sampling: Sampling, options: Any) -> list[Asked]:
+        make = partial(self._asker.raw, **options)
+        return [self._asked(make, *one) for one in enumerated(prompts, sampling)]
+
+    def _talks(self, talks: list[Any], sampling: Sampling, options: Any) -> list[Asked]:
+        template = {name: options[name] for name in TEMPLATE if name in options}
+        rest = {name: value for name, value in options.items() if name not in TEMPLATE}
+        make = partial(self._asker.chat, template=template, **rest)
+        return [self._asked(make, *one) for one in enumerated(talks, sampling)]
+
+    def _asked(
+        self, make: Callable[..., list[Request]], index: int, prompt: Any, params: SamplingParams
+    ) -> Asked:
+        """Requests of one prompt, or its error: it fails alone, before any work."""
+        try:
+            made = make(index, prompt, params)
+            self._loop.scheduler.check(made[0])
+        except RequestError as error:
+            return error
         return made
 
-    def _chat_requests(
-        self, talks: list[Any], sampling: Sampling, options: dict[str, Any]
-    ) -> list[Request | RequestError]:
-        made: list[Request | RequestError] = []
-        for index, (messages, params) in enumerate(_paired(talks, sampling)):
-            try:
-                prompt = chat.render(messages, self.tokenizer, **options)
-                words = chat.Assembler(
-                    prompt,
-                    self.tokenizer,
-                    stop=params.stop,
-                    include_stop=params.include_stop_str_in_output,
-                )
-                made.append(self._request(index, list(prompt.ids), params, None, words))
-            except RequestError as error:
-                made.append(type(error)(f"conversation {index}: {error}"))
-        return made
+    def _ended(
+        self, deltas: deque[Delta], open_jobs: dict[int, tuple[Any, list[Request]]]
+    ) -> Iterator[tuple[Any, Output]]:
+        """Jobs of which every sample has its end."""
+        while deltas:
+            delta = deltas.popleft()
+            if delta.finish_reason is None:
+                continue
+            key, asked = open_jobs[delta.index]
+            if all(request.is_finished for request in asked):
+                del open_jobs[delta.index]
+                yield key, self._output(asked)
 
-    def _ids(self, index: int, prompt: Any) -> list[int]:
-        if isinstance(prompt, str):
-            return [self.tokenizer.bos_id, *self.tokenizer.encode(prompt)]
-        ids = list(prompt)
-        wrong = [one for one in ids if type(one) is not int or not 0 <= one < self.shape.vocab_size]
-        if wrong:
-            raise RequestError(
-                f"prompt {index}: {wrong[0]!r} is no token id; ids are whole numbers from 0 to "
-                f"{self.shape.vocab_size - 1}"
-            )
-        return ids or [self.tokenizer.bos_id]
-
-    def _request(
-        self, index: int, ids: list[int], params: SamplingParams, default: int | None, words: Words
-    ) -> Request:
-        """Checks one prompt against the context and fills in what was left open."""
-        params.vocabulary_checks(self.shape.vocab_size)
-        if params.n != 1:
-            raise UsageError(
-                f"n = {params.n}: several samples of one prompt are not in this version; "
-                "give the prompt several times, with different seeds"
-            )
-        room = self.max_model_len - len(ids)
-        if room < 1:
-            raise RequestError(
-                f"prompt {index} has {len(ids)} tokens, the context holds {self.max_model_len} "
-                "and an answer needs at least one; shorten it or raise max_model_len"
-            )
-        wanted = params.with_default_max_tokens(room if default is None else default)
-        assert wanted.max_tokens is not None
-        bad_words = tuple(
-            tuple(self.tokenizer.encode(start + word))
-            for word in params.bad_words
-            for start in ("", " ")
-        )
-        return Request(
-            index=index,
-            prompt=ids,
-            params=replace_max(wanted, min(wanted.max_tokens, room)).seeded(),
-            stop_ids=(self.tokenizer.eos_id,),
-            words=words if params.detokenize and self.settings.decode_sequence else None,
-            limit=self.max_model_len,
-            bad_words=bad_words,
-        )
-
-    def _answer(self, made: list[Request | RequestError], errors: str) -> list[Output]:
+    def _answer(self, made: list[Asked], errors: str) -> list[Output]:
         if errors not in ("raise", "return"):
             raise UsageError(f'errors = {errors!r}: must be "raise" or "return"')
         if errors == "raise":
             _raise_faults(made)
-        for _ in self._serve([one for one in made if isinstance(one, Request)]):
-            pass
+        serving = Serving(self._front, _good(made), self._outputs)
+        try:
+            for _ in serving:
+                pass
+        finally:
+            serving.close()
         outputs = [
-            self.output(one) if isinstance(one, Request) else refused(index, one, self.plan_id)
-            for index, one in enumerate(made)
+            refused(at, one, self.plan_id) if isinstance(one, RequestError) else self._output(one)
+            for at, one in enumerate(made)
         ]
         failed = [output.error for output in outputs if output.error is not None]
         if errors == "raise" and failed:
             raise failed[0]
         return outputs
 
-    def output(self, request: Request) -> Output:
-        """The Output of a finished request, with reasoning and calls if it was a chat."""
-        output = finished(request, self.plan_id)
-        if not isinstance(request.words, chat.Assembler):
-            return output
-        message = request.words.message(output.finish_reason)
-        usage = replace(output.usage, reasoning_tokens=request.words.reasoning_tokens)
-        calls = [
-            {
-                "id": call.id,
-                "name": call.name,
-                "arguments": call.arguments,
-                "is_whole": call.is_whole,
-            }
-            for call in message.tool_calls
-        ]
-        return replace(output, reasoning=message.reasoning_content, tool_calls=calls, usage=usage)
+    def _outputs(self, requests: Sequence[Request]) -> list[Output]:
+        """One Output for each prompt among the requests."""
+        by_prompt: dict[int, list[Request]] = {}
+        for request in requests:
+            by_prompt.setdefault(request.index, []).append(request)
+        return [self._output(asked) for asked in by_prompt.values()]
 
-    def _serve(self, requests: list[Request]) -> Generator[Delta, None, None]:
-        """Runs to the end; whatever stops it earlier gives every slot and block back."""
-        if self._loop is None:
-            raise Closed("this LLM is closed; make a new one")
-        loop = self._loop
-        try:
-            for request in requests:
-                loop.add(request)
-            yield from loop.run()
-        finally:
-            for request in requests:
-                loop.abort(request)
+    def _output(self, asked: Sequence[Request]) -> Output:
+        """The Output of the requests of one prompt, with reasoning and calls if it was a chat."""
+        outputs = [_spoken(request, finished(request, self.plan_id)) for request in asked]
+        if len(outputs) == 1:
+            return outputs[0]
+        return replace(outputs[0], samples=outputs)
 
 
-class Serving:
-    """Running requests: iterate for the deltas; `outputs` are whole at the end or after close."""
+def _good(made: Sequence[Asked]) -> list[Request]:
+    return [one for asked in made if not isinstance(asked, RequestError) for one in asked]
 
-    def __init__(self, llm: LLM, requests: list[Request]) -> None:
-        self._llm, self._requests = llm, requests
-        self._deltas = llm._serve(requests)
 
-    def __iter__(self) -> Iterator[Delta]:
-        return self._deltas
+TEMPLATE = ("thinking", "effort", "tools")
 
-    def close(self) -> None:
-        """Ends what still runs."""
-        self._deltas.close()
 
-    @property
-    def outputs(self) -> list[Output]:
-        """What there is of every answer."""
-        return [self._llm.output(request) for request in self._requests]
+def _spoken(request: Request, output: Output) -> Output:
+    """Reasoning and tool calls of a chat."""
+    if not isinstance(request.words, chat.Assembler):
+        return output
+    message = request.words.message(output.finish_reason)
+    usage = replace(output.usage, reasoning_tokens=request.words.reasoning_tokens)
+    calls = [
+        {"id": call.id, "name": call.name, "arguments": call.arguments, "is_whole": call.is_whole}
+        for call in message.tool_calls
+    ]
+    return replace(output, reasoning=message.reasoning_content, tool_calls=calls, usage=usage)
 
 
 def run(
@@ -310,37 +313,11 @@ def run(
     with LLM(model, platform=platform, **settings) as llm:
         if not as_chat:
             return llm.generate(prompts, sampling, errors=errors)
-        return llm.chat([_conversation(one) for one in _listed(prompts)], sampling, errors=errors)
+        return llm.chat([_conversation(one) for one in listed(prompts)], sampling, errors=errors)
 
 
 def _conversation(prompt: Any) -> Any:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-
-
-def replace_max(params: SamplingParams, max_tokens: int) -> SamplingParams:
-    """The same parameters with another `max_tokens`, never below `min_tokens`."""
-    if params.max_tokens == max_tokens:
-        return params
-    return replace(params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens))
-
-
-def _listed(prompts: Any) -> list[Any]:
-    """One prompt or several: a text and a list of ids are one."""
-    if prompts is None:
-        raise UsageError("no prompt was given")
-    if isinstance(prompts, str) or (prompts and all(type(one) is int for one in prompts)):
-        return [prompts]
-    return list(prompts)
-
-
-def _paired(prompts: list[Any], sampling: Sampling) -> list[tuple[Any, SamplingParams]]:
-    if sampling is None or isinstance(sampling, SamplingParams):
-        return [(prompt, sampling or SamplingParams()) for prompt in prompts]
-    if len(sampling) != len(prompts):
-        raise UsageError(
-            f"{len(sampling)} sampling parameters for {len(prompts)} prompts; give one, or as many"
-        )
-    return list(zip(prompts, sampling, strict=True))
 
 
 def _only_one(name: str, value: Any, other_name: str, other: Any) -> Any:
@@ -349,7 +326,7 @@ def _only_one(name: str, value: Any, other_name: str, other: Any) -> Any:
     return other if value is None else value
 
 
-def _raise_faults(made: Sequence[Request | RequestError]) -> None:
+def _raise_faults(made: Sequence[Asked]) -> None:
     """All faults at once; a single one keeps its own class."""
     faults: list[DeepInferError] = [one for one in made if isinstance(one, RequestError)]
     if len(faults) == 1:

@@ -28,7 +28,7 @@ from deepinfer.text.tokenizer import Tokenizer
 FULL_LENGTH = 4
 """Sequences of full length that the caches have room for at once; shorter ones are more."""
 STEP_TOKENS = 1024
-"""Rows of a step where `max_num_batched_tokens` does not say."""
+"""Rows of a step where `max_tokens_per_step` does not say."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,14 @@ def plan_model(model: str | Path, settings: Settings, drafts: bool = False) -> O
 def _planned(
     name: str, folder: Path, shape: Shape, settings: Settings, length: int, drafts: bool
 ) -> Opened:
-    step_tokens = min(settings.max_num_batched_tokens or STEP_TOKENS, length)
+    step_tokens = min(settings.max_tokens_per_step or STEP_TOKENS, length)
     wish = Wish(
         name=name if name == EMBEDDED else folder.name,
         platform=settings.platform,
-        slots=settings.max_num_seqs,
+        slots=max(int(settings.window_slots * settings.max_num_seqs), settings.max_num_seqs + 2),
         tokens=FULL_LENGTH * length,
+        blocks=settings.kv_blocks,
+        snapshots=settings.prefix != "off",
         step_tokens=step_tokens,
         modes=settings.modes(),
         ops=settings.ops,

@@ -6,7 +6,7 @@ Does not know: the engine.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from deepinfer.engine.request import Chosen, Request
@@ -47,7 +47,8 @@ class Output:
     """One answer. `finish_reason` is stop, length, abort or error; `error` then says why.
 
     `reasoning` and `tool_calls` are filled by `chat`. `notes` names every setting that was changed
-    for this request. `seed` reproduces it.
+    for this request. `seed` reproduces it. With n > 1 `samples` holds all n answers, of which this
+    is the first.
     """
 
     index: int
@@ -64,10 +65,13 @@ class Output:
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     notes: tuple[str, ...] = ()
     error: DeepInferError | None = None
+    samples: list[Output] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for `--json`."""
-        whole = asdict(self) | {"error": None if self.error is None else str(self.error)}
+        whole = asdict(replace(self, samples=[], error=None))
+        whole["error"] = None if self.error is None else str(self.error)
+        whole["samples"] = [sample.to_dict() for sample in self.samples]
         whole["usage"]["total_tokens"] = self.usage.total_tokens
         return whole
 
@@ -93,7 +97,7 @@ def refused(index: int, error: DeepInferError, plan_id: str) -> Output:
     )
 
 
-def finished(request: Request, plan_id: str, notes: tuple[str, ...] = ()) -> Output:
+def finished(request: Request, plan_id: str) -> Output:
     """The output of a request that reached its end."""
     first, last = request.first_token_s, request.finished_s
     return Output(
@@ -102,14 +106,14 @@ def finished(request: Request, plan_id: str, notes: tuple[str, ...] = ()) -> Out
         text=request.text,
         token_ids=list(request.output),
         finish_reason=request.finish_reason or "abort",
-        usage=Usage(len(request.prompt), len(request.output)),
+        usage=Usage(request.prompt_tokens, len(request.output), request.cached_tokens),
         timings=Timings(
             None if first is None else first - request.arrived_s,
             None if last is None else last - request.arrived_s,
         ),
         plan_id=plan_id,
         seed=request.params.seed,
-        logprobs=request.chosen if request.params.logprobs is not None else None,
-        notes=notes,
+        logprobs=(request.chosen or []) if request.params.logprobs is not None else None,
+        notes=request.notes,
         error=request.error,
     )

@@ -36,6 +36,7 @@ from deepinfer.variables import (
     NEUTRAL,
     PREFIX,
     REPLACED,
+    SPELLINGS,
     VARIABLES,
     Variable,
 )
@@ -44,16 +45,20 @@ AUTO = "auto"
 DEFAULT = "default"
 
 
-def row(default: Any, kind: Kind, doc: str, *, later: str = "", secret: bool = False) -> Any:
-    """One setting. `later` names the feature that this version lacks: only the default is taken."""
+def row(
+    default: Any, kind: Kind, doc: str, *, later: str = "", ready: Any = (), secret: bool = False
+) -> Any:
+    """One setting. `later` names the feature that this version lacks: only the default is taken,
+    and the values that are `ready`."""
     metadata = {"kind": kind, "doc": doc, "later": later, "default": default, "secret": secret}
+    metadata["ready"] = (default, *ready)
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata, hash=False)
     return field(default=default, metadata=metadata, repr=not secret)
 
 
 _DRAFTS = "speculative decoding with draft tokens"
-_REPLAY = "bounded replay of a prefill"
+_REPLAY = "approximate replay of a prefill"
 _MIXED = "the choice between mixed and separate prefill steps"
 _GRAMMAR = "structured output"
 _EPLB = "balancing of experts over ranks"
@@ -96,8 +101,14 @@ class Settings:
         None, optional(whole(1)), "longest prompt plus output; none: what model and memory allow"
     )
     max_num_seqs: int = row(256, whole(1), "most sequences that run at once")
-    max_num_batched_tokens: int | None = row(
+    max_tokens_per_step: int | None = row(
         None, optional(whole(1)), "most rows of one step; none: chosen by the engine"
+    )
+    kv_blocks: int | None = row(
+        None, optional(whole(1)), "cache blocks; none: room for four sequences of full length"
+    )
+    max_queued: int | None = row(
+        None, optional(whole(1)), "requests that may wait; none: any number"
     )
     gpu_memory_utilization: float = row(
         0.9, number(0.0, 1.0), "part of the device memory that the plan may use"
@@ -116,19 +127,17 @@ class Settings:
         None, optional(whole(0)), "rows a sequence may be set back; none: drafts + 1", later=_RING
     )
     replay: str = row(
-        "off", choice("off", "exact", "mask", "compact"), "rows a prefill computes", later=_REPLAY
+        "exact", choice("off", "exact", "mask", "compact"),
+        "leave out prompt rows that cannot reach the last token", later=_REPLAY, ready=("off",),
     )
     replay_keep: int = row(0, whole(0), "rows kept by replay mask and compact", later=_REPLAY)
     prefix: str = row(
-        "off", choice("off", "exact", "fast"), "reuse of equal prompt heads",
-        later="prefix reuse",
+        "exact", choice("off", "exact", "fast"), "reuse of equal prompt heads; fast is approximate"
     )
     determinism: str = row(
         "off", choice("off", "batch"), "same bits whatever the batch", later="batch invariance"
     )
-    async_scheduling: bool = row(
-        False, SWITCH, "plan a step while one runs", later="asynchronous scheduling"
-    )
+    async_scheduling: bool = row(True, SWITCH, "plan a step while one runs")
     mixed: bool = row(True, SWITCH, "prefill and decode in one step", later=_MIXED)
     prefill_attempt_interval: int = row(
         70, whole(1), "decode steps between prefill votes", later=_MIXED
@@ -153,7 +162,7 @@ class Settings:
         later="choosing the place of Engram tables",
     )
     window_slots: float = row(
-        1.2, number(0.0), "window slots per running request", later="a pool of window slots"
+        1.2, number(1.0), "window slots per running request; at least two more than those"
     )
     collective_timeout: float = row(
         60.0, number(0.0), "seconds before a silent rank ends all", later="running on many ranks"
@@ -239,8 +248,9 @@ class Settings:
             )
 
     def _check_version(self, name: str) -> None:
-        default, later = (_row(name).metadata[key] for key in ("default", "later"))
-        plain = (default, self.drafts + 1) if name == "max_backtracking" else (default,)
+        keys = ("default", "later", "ready")
+        default, later, ready = (_row(name).metadata[key] for key in keys)
+        plain = (default, self.drafts + 1) if name == "max_backtracking" else ready
         if later and self[name] not in plain:
             advice = "" if default is None else f" or set it to {_plain(default)}"
             raise self._refusal(name, f"{later} is not in this version; leave it out{advice}")
@@ -305,6 +315,7 @@ def assignments(words: Iterable[str]) -> dict[str, Any]:
 
 
 def _row(name: str) -> Field[Any]:
+    name = SPELLINGS.get(name, name)
     if name not in ROWS:
         raise SettingError(f"{name}: no such setting; {_near(name, [*ROWS, *NEUTRAL])}")
     return ROWS[name]
@@ -337,7 +348,9 @@ def _from_keywords(given: Mapping[str, Any], origin: str) -> dict[str, Any]:
         else:
             _row(name)  # an unknown name is an error even where its value says nothing
             if value is not None and (name, value) != ("platform", AUTO):
-                found[name] = value
+                own = SPELLINGS.get(name, name)
+                if found.setdefault(own, value) is not value and found[own] != value:
+                    raise SettingError(f"{name} and {own} ({origin}) mean the same; set one")
     return found
 
 

@@ -114,7 +114,10 @@ NEUTRAL = {
     "engine_type": Neutral(("NORMAL",), "separate prompt and completion engines are not in "
                            "this version"),
     "load_format": Neutral(("auto",), "weights always come from the checkpoint"),
-    "chunked_prefill": Neutral((False,), "chunks follow from max_num_batched_tokens"),
+    "chunked_prefill": Neutral((False,), "chunks follow from max_tokens_per_step"),
     "stop_preempted_request": Neutral((False,), "a preempted request is resumed, never ended"),
     "lookahead_tokens": Neutral((0,), "the engine finds its own look-ahead"),
 }
+
+# names of the original that mean a setting of ours
+SPELLINGS = {"max_num_batched_tokens": "max_tokens_per_step"}

@@ -1,7 +1,7 @@
-"""Store: hands out window slots and cache blocks, and takes them back.
+"""Cache blocks and window slots: who holds them, and which are free.
 
-In: how many tokens a sequence may reach. Out: a slot and block numbers.
-Does not know: tensors, texts, who asks. Block 0 is never handed out: homeless rows point there.
+In: a Geometry. Out: numbers of blocks and slots. Does not know: tensors, tokens, who asks.
+Block 0 is never handed out: rows without a home point there.
 """
 
 from __future__ import annotations
@@ -25,13 +25,18 @@ class BlockFault(DeepInferError):
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of the caches: `block_tokens` tokens in a block, `ring` rows in a window slot."""
+    """Sizes of the caches: `block_tokens` tokens in a block, `ring` rows in a window slot.
+
+    whole, halves  snapshots of the windows of all layers, and of those below the decoder
+    """
 
     block_tokens: int
     ring: int
     slots: int
     blocks: int
     open_rows: int = OPEN_ROWS
+    whole: int = 0
+    halves: int = 0
 
     @classmethod
     def of(cls, shape: Shape, slots: int, tokens: int) -> Geometry:
@@ -45,46 +50,100 @@ class Geometry:
         return -(-tokens // self.block_tokens)
 
 
-class Store:
-    """Free lists of slots and blocks, first in first out: freed content survives longest."""
+class Blocks:
+    """Blocks 1 .. count - 1 with reference counts; block 0 belongs to nobody.
 
-    def __init__(self, geometry: Geometry) -> None:
-        self.geometry = geometry
-        self._slots = deque(range(geometry.slots))
-        self._blocks = deque(range(1, geometry.blocks))
-        self._taken_slots: set[int] = set()
-        self._taken_blocks: set[int] = set()
+    A block is free, held (referenced), or kept: nobody refers to it, but a prefix is written in it.
+    The free list is first in, first out: freed content survives longest.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = deque(range(1, count))
+        self._references = [0] * count
+        self._published = [False] * count
+        self.held = 0
 
     @property
-    def free(self) -> tuple[int, int]:
-        """Free slots and free blocks."""
-        return len(self._slots), len(self._blocks)
+    def count(self) -> int:
+        """Blocks that may be handed out in all."""
+        return len(self._references) - 1
 
-    def check(self, tokens: int) -> None:
-        """Refuses what would not fit an empty store, with the arithmetic."""
-        need, have = self.geometry.blocks_for(tokens), self.geometry.blocks - 1
-        if need > have:
-            raise TooLong(
-                f"{tokens} tokens need {need} cache blocks of {self.geometry.block_tokens}, there "
-                f"are {have}; raise max_model_len or ask for fewer tokens"
-            )
+    @property
+    def free(self) -> int:
+        """Blocks in the free list."""
+        return len(self._free)
 
-    def take(self, tokens: int) -> tuple[int, list[int]] | None:
-        """A slot and blocks for `tokens` tokens, or None while they are in use."""
-        need = self.geometry.blocks_for(tokens)
-        if not self._slots or need > len(self._blocks):
+    def take(self) -> int | None:
+        """A free block with one reference, or None."""
+        if not self._free:
             return None
-        slot = self._slots.popleft()
-        blocks = [self._blocks.popleft() for _ in range(need)]
-        self._taken_slots.add(slot)
-        self._taken_blocks.update(blocks)
-        return slot, blocks
+        block = self._free.popleft()
+        self._references[block] = 1
+        self.held += 1
+        return block
 
-    def give_back(self, slot: int, blocks: list[int]) -> None:
-        """Everything a sequence held."""
-        if slot not in self._taken_slots or not self._taken_blocks.issuperset(blocks):
-            raise BlockFault(f"slot {slot} or blocks {blocks} were given back twice")
-        self._taken_slots.remove(slot)
-        self._taken_blocks.difference_update(blocks)
-        self._slots.append(slot)
-        self._blocks.extend(blocks)
+    def pin(self, block: int) -> None:
+        """One more reference to a block that is held or kept."""
+        if not self._references[block]:
+            if not self._published[block]:
+                raise BlockFault(f"block {block} is free and cannot be pinned")
+            self.held += 1
+        self._references[block] += 1
+
+    def release(self, block: int) -> bool:
+        """One reference less; True if it was the last."""
+        if not self._references[block]:
+            raise BlockFault(f"block {block} was given back twice")
+        self._references[block] -= 1
+        if self._references[block]:
+            return False
+        self.held -= 1
+        if not self._published[block]:
+            self._free.append(block)
+        return True
+
+    def publish(self, block: int) -> None:
+        """From now on the block is kept when its last reference goes."""
+        if not self._references[block] or self._published[block]:
+            raise BlockFault(f"block {block} is free or published already")
+        self._published[block] = True
+
+    def forget(self, block: int) -> None:
+        """Undoes `publish`; a block that nobody refers to becomes free."""
+        if not self._published[block]:
+            raise BlockFault(f"block {block} is not published")
+        self._published[block] = False
+        if not self._references[block]:
+            self._free.append(block)
+
+    def is_held(self, block: int) -> bool:
+        """Whether anybody refers to the block."""
+        return self._references[block] > 0
+
+
+class Slots:
+    """Window slots, first in, first out."""
+
+    def __init__(self, count: int) -> None:
+        self._free = deque(range(count))
+        self._taken: set[int] = set()
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody has."""
+        return len(self._free)
+
+    def take(self) -> int | None:
+        """A slot, or None."""
+        if not self._free:
+            return None
+        slot = self._free.popleft()
+        self._taken.add(slot)
+        return slot
+
+    def give_back(self, slot: int) -> None:
+        """The slot of a sequence that ended."""
+        if slot not in self._taken:
+            raise BlockFault(f"slot {slot} was given back twice")
+        self._taken.remove(slot)
+        self._free.append(slot)

@@ -1,19 +1,20 @@
 """One request and its state changes, from the waiting room to its last token.
 
 In: prompt ids and sampling parameters. Out: tokens, text, a finish reason, times.
-Does not know: the model, the other requests.
+Does not know: the model, the cache, the other requests.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from time import perf_counter
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy
 from numpy.typing import NDArray
 
-from deepinfer.engine.sequence import Sequence
 from deepinfer.errors import DeepInferError
 from deepinfer.sample.params import SamplingParams
 
@@ -27,6 +28,17 @@ class Words(Protocol):
     def finish(self) -> str: ...
 
 
+class State(Enum):
+    """Where a request is. A parked one waits again and keeps its tokens (engine 2.1)."""
+
+    NEW = "new"
+    QUEUED = "queued"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    PARKED = "parked"
+    FINISHED = "finished"
+
+
 @dataclass(frozen=True)
 class Chosen:
     """Log-probabilities of one token and its alternatives, raw (before penalties and filters)."""
@@ -36,79 +48,122 @@ class Chosen:
     best: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True)
-class Delta:
-    """What one step brought for one request. `finish_reason` is None while it runs."""
+class Delta(NamedTuple):
+    """What one step brought for one request. `finish_reason` is None while it runs.
 
-    index: int
+    index  of the prompt; sample  of its `n` answers
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody asks of a delta
     token_ids: tuple[int, ...]
     text: str
     finish_reason: str | None = None
     error: DeepInferError | None = None
+    sample: int = 0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Request:
-    """`params` carry a seed and a max_tokens; `stop_ids` end the request (the end token first)."""
+    """`params` carry a seed and a max_tokens; `stop_ids` end the request (the end token first).
+
+    tokens      the prompt, then what was sampled
+    make_words  makes the text; called at the first token, so that waiting requests stay small
+    limit       tokens of the context
+    priority    higher goes first; deadline_s  on the clock of the loop, None for never
+    salt        prefixes are shared inside a salt only
+    sample      which of `n` answers to a prompt; those behind `leader` wait for its prompt
+    continues   whether another turn may follow, so that its windows are kept at the end
+    """
 
     index: int
-    prompt: list[int]
+    tokens: list[int]
     params: SamplingParams
     stop_ids: tuple[int, ...]
-    words: Words | None
+    make_words: Callable[[], Words] | None
     limit: int
     bad_words: tuple[tuple[int, ...], ...] = ()
-    output: list[int] = field(default_factory=list)
-    chosen: list[Chosen] = field(default_factory=list)
+    priority: int = 0
+    deadline_s: float | None = None
+    salt: bytes = b""
+    sample: int = 0
+    leader: Request | None = None
+    continues: bool = False
+    state: State = State.NEW
+    arrival: int = -1
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    parks: int = 0
+    parked_at: int = -1
+    words: Words | None = None
+    chosen: list[Chosen] | None = None
     text: str = ""
+    notes: tuple[str, ...] = ()
     finish_reason: str | None = None
     error: DeepInferError | None = None
-    sequence: Sequence | None = None
+    stops: frozenset[int] = frozenset()
+    most: int = 0
     arrived_s: float = field(default_factory=perf_counter)
     first_token_s: float | None = None
     finished_s: float | None = None
 
-    @property
-    def longest(self) -> int:
-        """Tokens that its cache must hold: prompt and output, but never the very last token."""
+    def __post_init__(self) -> None:
+        self.prompt_tokens = len(self.tokens)
+        ends = () if self.params.ignore_eos else self.stop_ids
+        self.stops = frozenset((*ends, *self.params.stop_token_ids))
         assert self.params.max_tokens is not None
-        return min(len(self.prompt) + self.params.max_tokens, self.limit)
+        self.most = min(self.prompt_tokens + self.params.max_tokens, self.limit)
+
+    @property
+    def prompt(self) -> list[int]:
+        """Ids of the prompt."""
+        return self.tokens[: self.prompt_tokens]
+
+    @property
+    def output(self) -> list[int]:
+        """Ids that were sampled."""
+        return self.tokens[self.prompt_tokens :]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finish_reason is not None
 
     def take(self, token: int, chosen: Chosen | None) -> Delta:
         """Appends a sampled token; the earliest end wins: stop before length at the same token."""
         if self.first_token_s is None:
-            self.first_token_s = perf_counter()
-        self.output.append(token)
+            self._begin()
+        tokens = self.tokens
+        tokens.append(token)
         if chosen is not None:
+            if self.chosen is None:
+                self.chosen = []
             self.chosen.append(chosen)
-        ends = token in self.params.stop_token_ids or (
-            token in self.stop_ids and not self.params.ignore_eos
-        )
-        text = ""
+        ends, text = token in self.stops, ""
         if self.words is not None and not ends:
             text = self.words.push([token])
             ends = self.words.stopped
-        reason = "stop" if ends else None
-        assert self.params.max_tokens is not None
-        full = len(self.prompt) + len(self.output) >= self.limit
-        if reason is None and (len(self.output) >= self.params.max_tokens or full):
-            reason = "length"
-        return self._grow(text, (token,), reason)
+        if not ends and len(tokens) < self.most:
+            self.text += text
+            return Delta(self.index, (token,), text, None, None, self.sample)
+        return self._end(text, (token,), "stop" if ends else "length")
+
+    def _begin(self) -> None:
+        self.first_token_s = perf_counter()
+        if self.make_words is not None:
+            self.words = self.make_words()
 
     def end(self, reason: str, error: DeepInferError | None = None) -> Delta:
-        """Ends without a further token: abort or error."""
+        """Ends without a further token: abort, deadline or error."""
         self.error = error
-        return self._grow("", (), reason)
+        return self._end("", (), reason)
 
-    def _grow(self, text: str, ids: tuple[int, ...], reason: str | None) -> Delta:
-        if reason is not None:
-            if self.words is not None and not self.words.stopped:
-                text += self.words.finish()
-            self.finish_reason, self.finished_s = reason, perf_counter()
+    def _end(self, text: str, ids: tuple[int, ...], reason: str) -> Delta:
+        if self.words is not None and not self.words.stopped:
+            text += self.words.finish()
+        self.finish_reason, self.finished_s = reason, perf_counter()
         self.text += text
-        return Delta(self.index, ids, text, reason, self.error)
+        return Delta(self.index, ids, text, reason, self.error, self.sample)
 
-    def counts(self, size: int) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
-        """How often each id occurs in the prompt and in the output: [size] each."""
-        prompt = numpy.bincount(self.prompt, minlength=size)
-        return prompt, numpy.bincount(numpy.asarray(self.output, dtype=numpy.int64), minlength=size)
+
+def counts(ids: list[int], size: int) -> NDArray[numpy.int64]:
+    """How often each id occurs: [size]."""
+    return numpy.bincount(numpy.asarray(ids, dtype=numpy.int64), minlength=size)

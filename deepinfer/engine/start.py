@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import torch
 
 from deepinfer.engine.blocks import Geometry
 from deepinfer.engine.facts import model_facts
+from deepinfer.engine.pools import make_caches, pool_sizes, with_snapshots
 from deepinfer.engine.tray import Tray
 from deepinfer.model.assemble import Assembler
 from deepinfer.model.batch import Caches
@@ -43,9 +41,10 @@ BORDERS = (1, 16, 64, 256, 1024, 4096)
 class Wish:
     """What the caller decides before anything is loaded.
 
-    slots sequences run at a time and share room for `tokens` tokens; a step has at most
-    `step_tokens` rows. `utilization` is the part of the memory that may be used. modes reach every
-    kernel (accumulate, rounding, batch_invariant ...).
+    slots sequences run at a time and share room for `tokens` tokens, or `blocks` blocks; a step
+    has at most `step_tokens` rows. snapshots: a tenth of the cache keeps windows of prefixes.
+    `utilization` is the part of the memory that may be used. modes reach every kernel (accumulate,
+    rounding, batch_invariant ...).
     """
 
     name: str
@@ -58,6 +57,8 @@ class Wish:
     allow_unverified: bool = False
     drafts: bool = False
     utilization: float = 1.0
+    blocks: int | None = None
+    snapshots: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class House:
 def plan(shape: Shape, wish: Wish) -> Planned:
     """From the platform string to the printed plan; stops with every reason if there is a hole."""
     geometry = Geometry.of(shape, wish.slots, wish.tokens)
+    if wish.blocks is not None:
+        geometry = replace(geometry, blocks=wish.blocks + 1)
     platform = load_platform(wish.platform)
     found = ground(platform, Want())
     memory = choose_memory(platform, found.device).value
@@ -104,10 +107,13 @@ def plan(shape: Shape, wish: Wish) -> Planned:
         allow_unverified=wish.allow_unverified,
         modes=wish.modes,
     )
-    sizes = _cache_shapes(shape, geometry, declared, chosen, wish.drafts)
+    records = cache_records(declared, chosen)
+    if wish.snapshots:
+        geometry = with_snapshots(shape, geometry, records, wish.drafts)
+    sizes = pool_sizes(shape, geometry, records, wish.drafts)
     needs = {
         "weights": needed_bytes(shape, draft=wish.drafts),
-        "kv": sum(_nbytes(size) for size in sizes.values()),
+        "kv": sum(size.nbytes for size in sizes.values()),
     }
     budget = memory.budget()
     kept_free = int(budget.total * (1 - wish.utilization))
@@ -141,7 +147,9 @@ def build(
     assembler = Assembler(checkpoint, table, device, advance)
     weights = assembler.backbone()
     drafter = assembler.drafter() if planned.drafts else None
-    caches = _caches(planned)
+    records = cache_records(planned.declared, planned.plan)
+    sizes = pool_sizes(shape, planned.geometry, records, planned.drafts)
+    caches = make_caches(planned.memory, sizes)
     table.seal()
     planned.platform.seal()
     pad = compressed_ids[shape.engram_pad_token_id]
@@ -159,45 +167,3 @@ def cache_records(declared: Declared, plan: Plan) -> dict[str, Record]:
             if layout.records is not None:
                 records |= layout.records(declared.model.dims)
     return records
-
-
-_Size = tuple[int, Record]
-
-
-def _cache_shapes(
-    shape: Shape, geometry: Geometry, declared: Declared, plan: Plan, drafts: bool
-) -> dict[tuple[str, int], _Size]:
-    """(cache, layer) -> rows and record of every cache."""
-    records = cache_records(declared, plan)
-    layers = shape.num_hidden_layers + (shape.num_nextn_predict_layers if drafts else 0)
-    rings = geometry.slots * geometry.ring
-    sizes = {("window", layer): (rings, records["window"]) for layer in range(layers)}
-    for layer in shape.kv_source_layer_ids:
-        rows = geometry.blocks * geometry.block_tokens // shape.ratio(layer)
-        sizes["entry", layer] = (rows, records["entry"])
-        sizes["index", layer] = (rows, records["index"])
-        if shape.ratio(layer) > 1:
-            sizes["open", layer] = (geometry.slots * geometry.open_rows, records["open"])
-    return sizes
-
-
-def _nbytes(size: _Size) -> int:
-    rows, record = size
-    raw: int = rows * record.width * getattr(torch, record.dtype).itemsize
-    return -(-raw // 256) * 256  # every cache starts aligned
-
-
-def _caches(planned: Planned) -> Caches:
-    """One arena for all caches; each is a view with a fixed address."""
-    shape, memory = planned.shape, planned.memory
-    sizes = _cache_shapes(shape, planned.geometry, planned.declared, planned.plan, planned.drafts)
-    memory.arena("kv", sum(_nbytes(size) for size in sizes.values()))
-    views: dict[str, dict[int, Any]] = {"window": {}, "entry": {}, "index": {}, "open": {}}
-    offset = 0
-    for (cache, layer), size in sizes.items():
-        rows, record = size
-        dtype = getattr(torch, record.dtype)
-        views[cache][layer] = memory.view("kv", offset, (rows, record.width), dtype)
-        offset += _nbytes(size)
-    window = tuple(views["window"][layer] for layer in sorted(views["window"]))
-    return Caches(window, views["entry"], views["index"], views["open"])

@@ -30,6 +30,7 @@ class Tray:
     ) -> None:
         self.shape, self.geometry, self.device = shape, geometry, device
         self._compressed = numpy.asarray(compressed_ids, dtype=numpy.int64)
+        self.compressed = torch.from_numpy(self._compressed).to(device)
         self._placer = Placer(shape, geometry, device)
         self._put = self._placer.put
 

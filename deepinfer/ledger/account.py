@@ -34,6 +34,7 @@ class Ledger:
     rows: tuple[Row, ...]
     counts: Counts
     usable: int
+    reserved: bool = False
 
     def part(self, *names: str) -> int:
         """Device bytes of the rows of these parts."""
@@ -61,8 +62,14 @@ class Ledger:
 
     @property
     def blocks_wanted(self) -> int:
-        """Blocks that one request of max_model_len takes, and block 0, which nobody is handed."""
-        return -(-self.length // self.units.block_tokens) + 1
+        """Blocks of the requests of full length that must fit, and block 0, handed to nobody.
+
+        An engine that reserves its caches has said itself how many it wants.
+        """
+        if self.reserved:
+            return self.counts.blocks
+        tokens = self.options.full_requests * self.length
+        return -(-tokens // self.units.block_tokens) + 1
 
     @property
     def length(self) -> int:
@@ -71,7 +78,7 @@ class Ledger:
 
     @property
     def short(self) -> int:
-        """Bytes that are missing for one request of full length; 0 if it fits."""
+        """Bytes that are missing for requests of full length; 0 if they fit."""
         rest = self.remainder + max(self.counts.blocks, 0) * self.units.block
         missing = max(self.blocks_wanted * self.units.block - rest, 0)
         return max(missing, -self.remainder, 0)
@@ -107,15 +114,18 @@ def make(
         *_exchange(shape, options),
     )
     room = usable - sum(row.bytes for row in fixed if row.place == "device")
-    budget = 0
+    reserved = counts is not None
     if counts is None:
         budget = _snapshot_budget(room, options)
         counts = _filled(units, options, room - budget)
-    caches = _caches(units, options, counts, budget)
+        snapshots = _within(units, options, budget)
+    else:
+        snapshots = _reserved(units, options, counts)
+    caches = (*_caches(units, options, counts), *snapshots)
     if allocated is not None:
         gap = allocated - sum(row.bytes for row in caches)
         caches += (Row("cache", "alignment of arrays", gap, note="every array begins aligned"),)
-    return Ledger(shape, units, options, fixed[:-3] + caches + fixed[-3:], counts, usable)
+    return Ledger(shape, units, options, fixed[:-3] + caches + fixed[-3:], counts, usable, reserved)
 
 
 def slots_of(options: Options) -> int:
@@ -128,7 +138,7 @@ def advice(ledger: Ledger) -> tuple[str, ...]:
     """What would make room, each tried with the same formulas; the smallest change first."""
     shape, units, options = ledger.shape, ledger.units, ledger.options
     found: list[str] = []
-    tokens = (ledger.counts.blocks - 1) * units.block_tokens
+    tokens = (ledger.counts.blocks - 1) * units.block_tokens // options.full_requests
     if ledger.remainder >= 0 and tokens > 0:
         found.append(f"max_model_len = {tokens} fits, {ledger.length} does not")
     if options.drafts and _fits(shape, units, replace(options, drafts=False)):
@@ -138,14 +148,28 @@ def advice(ledger: Ledger) -> tuple[str, ...]:
     fewer = replace(options, max_num_seqs=max(options.max_num_seqs // 2, 1))
     if _fits(shape, units, fewer):
         found.append(f"max_num_seqs = {fewer.max_num_seqs} fits")
-    ranks = options.ranks + 1
-    while ranks <= MOST_RANKS and not _fits(shape, units, replace(options, ranks=ranks)):
+    ranks, several = options.ranks + 1, replace(options, full_requests=1)
+    while ranks <= MOST_RANKS and not _fits(shape, units, replace(several, ranks=ranks)):
         ranks += 1
     if ranks <= MOST_RANKS:
         found.append(f"{ranks} ranks of this size fit (--ranks {ranks})")
-    least = options.total + math.ceil(ledger.short / max(options.utilization, 0.01))
-    found.append(f"or a device with about {least / 1e9:.1f} GB")
+    if options.utilization > 0:
+        found.append(f"or a device with about {_least(ledger) / 1e9:.1f} GB")
     return tuple(found)
+
+
+def _least(ledger: Ledger) -> int:
+    """Bytes of a device on which everything fits, rounded up to 0.1 GB.
+
+    Of room that is added, snapshots take their share too.
+    """
+    units, options = ledger.units, ledger.options
+    fixed = ledger.device - ledger.part("cache")
+    room = slots_of(options) * units.slot(options.drafts) + ledger.blocks_wanted * units.block
+    if "snapshots" not in options.unused:
+        room = math.ceil(room / (1 - Fraction(str(options.snapshot_share))))
+    usable = fixed + room + options.others
+    return -(-math.ceil(usable / Fraction(str(options.utilization))) // 10**8) * 10**8
 
 
 def _fits(shape: Shape, units: Units, options: Options) -> bool:
@@ -173,26 +197,42 @@ def _filled(units: Units, options: Options, room: int) -> Counts:
     return Counts(slots, max((room - slots * units.slot(options.drafts)) // units.block, 0))
 
 
-def _caches(units: Units, options: Options, counts: Counts, budget: int) -> tuple[Row, ...]:
-    """Pools by kind (engine 3.1)."""
+def _caches(units: Units, options: Options, counts: Counts) -> tuple[Row, ...]:
+    """Pools by kind (engine 3.1), without snapshots."""
     slots, blocks = counts.slots, counts.blocks
     draft = (
         Row.of("cache", "draft windows", "slot", units.draft, slots)
         if options.drafts
         else _zero("cache", "draft windows", "the draft stages do not run")
     )
-    never = options.unused.get("snapshots", "" if budget else "no room is left for any")
-    within = "" if never else "at most, within this budget"
-    e, f = units.snapshot_e, units.snapshot_f
     return (
         Row.of("cache", "window rings", "slot", units.window, slots),
         draft,
         Row.of("cache", "open groups", "slot", units.open, slots),
         Row.of("cache", "compressed entries", "block", units.entries, blocks),
         Row.of("cache", "index keys", "block", units.keys, blocks),
+    )
+
+
+def _within(units: Units, options: Options, budget: int) -> tuple[Row, ...]:
+    """A budget, and how many snapshots of either kind it would hold alone."""
+    never = options.unused.get("snapshots", "" if budget else "no room is left for any")
+    within = "" if never else "at most, within this budget"
+    e, f = units.snapshot_e, units.snapshot(options.drafts)
+    return (
         Row("cache", "snapshots", budget, note=never or "budget shared by E and F"),
         Row("cache", "  E alone", 0, "snapshot", e, budget // e if e else 0, note=within or never),
         Row("cache", "  F alone", 0, "snapshot", f, budget // f if f else 0, note=within or never),
+    )
+
+
+def _reserved(units: Units, options: Options, counts: Counts) -> tuple[Row, ...]:
+    """Snapshots of each kind in pools of their own."""
+    f = units.whole + (units.whole_draft if options.drafts else 0)
+    never = options.unused.get("snapshots", "")
+    return (
+        Row.of("cache", "snapshots E", "snapshot", units.snapshot_e, counts.halves, never),
+        Row.of("cache", "snapshots F", "snapshot", f, counts.whole, never),
     )
 
 

@@ -49,29 +49,40 @@ def of_model(
 ) -> tuple[Ledger, str]:
     """One rank of `ranks`. One rank on its own device: the caches that the engine reserves;
     otherwise, and where those do not fit, caches that fill what is left (engine 3.6).
+    What a start refuses is never said to fit: then `MemoryShort` has the start's own words.
     """
     if ranks < 1 or (memory_bytes is not None and memory_bytes < 1):
         raise UsageError("--ranks and --memory-bytes must be 1 or more")
     folder = find_model(model, hf_model_dir=settings.hf_model_dir, revision=settings.revision)
     shape = Shape.load(folder)
     name = model if model == EMBEDDED else folder.name
+    refusal: MemoryShort | None = None
     if ranks == 1 and memory_bytes is None:
         try:
             return _reserved(model, name, settings)
-        except MemoryShort:
-            pass  # the table below says what is short, and what would fit
+        except MemoryShort as error:
+            refusal = error  # the table below says what is short, and what would fit
     drafts = settings.drafts > 0
     geometry = Geometry.of(shape, settings.max_num_seqs, shape.max_position_embeddings)
     found = _ask(shape, name, settings, geometry, drafts)
     budget = found.budget if memory_bytes is None else Budget(memory_bytes, memory_bytes)
     length = settings.max_model_len or shape.max_position_embeddings
     options = options_of(
-        settings, found.declared, found.plan, budget, ranks=ranks, length=length,
+        settings,
+        found.declared,
+        found.plan,
+        budget,
+        ranks=ranks,
+        length=length,
         graphs=found.graphs,
+        start=refusal is not None and settings.max_model_len is not None,
     )
     units = units_of(shape, geometry, found.declared, found.plan)
     title = _title(name, settings, ranks, "caches take what is left")
-    return make(shape, units, options), title
+    made = make(shape, units, options)
+    if refusal is not None and not made.short:
+        raise refusal
+    return made, title
 
 
 def _reserved(model: str, name: str, settings: Settings) -> tuple[Ledger, str]:
@@ -81,18 +92,22 @@ def _reserved(model: str, name: str, settings: Settings) -> tuple[Ledger, str]:
     opened = plan_model(model, settings, drafts=settings.drafts > 0)
     planned, geometry = opened.planned, opened.planned.geometry
     options = options_of(
-        settings, planned.declared, planned.plan, planned.memory.budget(),
-        ranks=1, length=opened.max_model_len, graphs=planned.graphs is not None,
+        settings,
+        planned.declared,
+        planned.plan,
+        planned.memory.budget(),
+        ranks=1,
+        length=opened.max_model_len,
+        graphs=planned.graphs is not None,
+        start=True,
     )
     units = units_of(opened.shape, geometry, planned.declared, planned.plan)
-    counts = Counts(geometry.slots, geometry.blocks)
+    counts = Counts(geometry.slots, geometry.blocks, geometry.whole, geometry.halves)
     made = make(opened.shape, units, options, counts, planned.needs["kv"])
     return made, _title(name, settings, 1, "caches as the engine reserves them")
 
 
-def _ask(
-    shape: Shape, name: str, settings: Settings, geometry: Geometry, drafts: bool
-) -> _Found:
+def _ask(shape: Shape, name: str, settings: Settings, geometry: Geometry, drafts: bool) -> _Found:
     """Platform, layouts and memory as a start finds them, without the question whether it fits."""
     from deepinfer.engine.start import BORDERS
 
@@ -116,7 +131,7 @@ def step_tokens(settings: Settings, length: int) -> int:
     """T: rows of the largest step."""
     from deepinfer.open import STEP_TOKENS
 
-    return min(settings.max_num_batched_tokens or STEP_TOKENS, length)
+    return min(settings.max_tokens_per_step or STEP_TOKENS, length)
 
 
 def units_of(shape: Shape, geometry: Geometry, declared: Declared, plan: Plan) -> Units:
@@ -148,8 +163,14 @@ def options_of(
     ranks: int,
     length: int,
     graphs: bool,
+    start: bool = False,
 ) -> Options:
-    """The numbers of the formulas, and what this platform and these settings do without."""
+    """The numbers of the formulas, and what this platform and these settings do without.
+
+    `start`: room for as many requests of full length as a start of this version reserves.
+    """
+    from deepinfer.open import FULL_LENGTH
+
     eager = any(row.op == "gemm.dense_mxfp8" and row.layer == REFERENCE for row in plan.rows)
     place = settings.engram
     if place == "auto":  # host memory, which is the device's own on a CPU
@@ -168,6 +189,7 @@ def options_of(
         spare=SPARE_SLOTS if settings.eplb_interval else 0,
         engram=place,
         decoded=WIDE[settings.accumulate] if eager else 0,
+        full_requests=FULL_LENGTH if start else 1,
         unused=_unused(settings, eager, graphs),
     )
 

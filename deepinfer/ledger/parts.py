@@ -41,10 +41,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Counts:
-    """Slots, and blocks with block 0, that an engine really reserves."""
+    """Slots, blocks with block 0, and snapshots F and E, that an engine really reserves."""
 
     slots: int
     blocks: int
+    whole: int = 0
+    halves: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class Options:
     `unused` names terms that a platform or a setting does without, and why; they are 0:
     wo_a, head, compressors, draft heads, spare, vision, snapshots, workspace, graphs, exchange.
     `decoded` is the bytes per element of kernels that hold every matrix decoded, else 0.
+    `full_requests` of full length must fit at once: 1 by section 8, a start may want more.
     """
 
     total: int
@@ -73,6 +76,7 @@ class Options:
     skew: float = 1.8
     graphs: int = GRAPH_BYTES
     snapshot_share: float = 0.1
+    full_requests: int = 1
     unused: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -81,6 +85,8 @@ class Units:
     """Bytes of one unit of every cache pool (engine 3.1), from the records of the plan's layouts.
 
     `entries` and `keys` are those of one block; `window`, `draft`, `open` those of one slot.
+    `snapshot_f` has the rows of the draft stages in it, `snapshot_draft` of its bytes. `whole` and
+    `whole_draft` are what an engine reserves for an F: w - 1 rows of drafts too, and open groups.
     """
 
     block_tokens: int
@@ -91,6 +97,9 @@ class Units:
     keys: int
     snapshot_e: int
     snapshot_f: int
+    snapshot_draft: int
+    whole: int
+    whole_draft: int
 
     @classmethod
     def of(
@@ -103,15 +112,20 @@ class Units:
         pooled = sum(ratio > 1 for ratio in sources)
         row, behind = records["window"], shape.sliding_window - 1
         encoder = max(shape.kv_source_layer_ids, default=layers)
+        drafted = stages * shape.sliding_window * row
+        opened = pooled * open_rows * records["open"] if pooled else 0
         return cls(
             block_tokens=block_tokens,
             window=layers * ring * row,
             draft=stages * ring * row,
-            open=pooled * open_rows * records["open"] if pooled else 0,
+            open=opened,
             entries=rows * records["entry"],
             keys=rows * records["index"],
             snapshot_e=encoder * behind * row,
-            snapshot_f=layers * behind * row + stages * shape.sliding_window * row,
+            snapshot_f=layers * behind * row + drafted,
+            snapshot_draft=drafted,
+            whole=layers * behind * row + opened,
+            whole_draft=stages * behind * row,
         )
 
     @property
@@ -122,3 +136,7 @@ class Units:
     def slot(self, drafts: bool) -> int:
         """Bytes of a slot: rings, open groups and, if they run, the rings of the draft stages."""
         return self.window + self.open + (self.draft if drafts else 0)
+
+    def snapshot(self, drafts: bool) -> int:
+        """Bytes of a snapshot F; without drafts it has no rows of the draft stages."""
+        return self.snapshot_f - (0 if drafts else self.snapshot_draft)

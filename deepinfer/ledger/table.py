@@ -45,15 +45,20 @@ def text(ledger: Ledger) -> str:
 
 
 def arithmetic(ledger: Ledger) -> str:
-    """C of section 8 and what one request of full length needs, in bytes."""
+    """C of section 8 and what requests of full length need, in bytes."""
     options, units = ledger.options, ledger.units
     terms = " - ".join(f"{part} {ledger.part(part):,}" for part in PARTS if part != "cache")
     slots = ledger.counts.slots * units.slot(options.drafts)
     wanted = ledger.blocks_wanted * units.block
+    kept = sum(row.bytes for row in ledger.rows if row.name.startswith("snapshots"))
+    snapshots = f"snapshots {kept:,}, " if kept else ""
+    one = options.full_requests == 1
+    requests = "one request" if one else f"{options.full_requests} requests"
     return (
         f"caches: usable {ledger.usable:,} - {terms} = {ledger.cache_room:,} bytes; "
-        f"{ledger.counts.slots} slots take {slots:,}, and one request of {ledger.length} tokens "
-        f"takes {ledger.blocks_wanted} blocks x {units.block:,} = {wanted:,}"
+        f"{ledger.counts.slots} slots take {slots:,}, {snapshots}and {requests} of "
+        f"{ledger.length} tokens {'takes' if one else 'take'} "
+        f"{ledger.blocks_wanted} blocks x {units.block:,} = {wanted:,}"
     )
 
 

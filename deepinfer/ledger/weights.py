@@ -7,6 +7,7 @@ Does not know: checkpoints, devices, caches.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from deepinfer.ledger.parts import Options, Row
 from deepinfer.model.inventory import TensorSpec, inventory
@@ -17,6 +18,7 @@ Named = list[tuple[str, TensorSpec]]
 
 DECODED = "every matrix is held decoded, see there"
 STORED = "kernels read the stored formats"
+ONE_EXPERT = "layers.0.ffn.experts.0."
 KEPT_BF16 = ("embed.weight", "norm.weight", "engram.q_weight", "engram.k_weight")
 """BF16 tensors that no product reads (names end so)."""
 
@@ -28,7 +30,7 @@ def physical_experts(experts: int, redundant: int, ranks: int) -> int:
 
 def weight_rows(shape: Shape, options: Options) -> tuple[Row, ...]:
     """W(E): one row per term of section 8, and the widenings of the release beside them."""
-    found = list(inventory(shape).items())
+    found = _tensors(shape)
     backbone = [(n, s) for n, s in found if s.part == "backbone" and s.unit != "experts"]
     draft = [(n, s) for n, s in found if s.part == "draft" and s.unit != "experts"]
     one, layers = _expert(found), shape.num_hidden_layers
@@ -46,6 +48,16 @@ def weight_rows(shape: Shape, options: Options) -> tuple[Row, ...]:
     rows.append(Row.of("weights", "spare expert slots", "expert", one, count, spare))
     rows.append(_vision(options, found))
     return (*rows, _decoded_row(shape, options, backbone, draft, found))
+
+
+@lru_cache(maxsize=4)
+def _tensors(shape: Shape) -> Named:
+    """The inventory with one routed expert for all: 1,627 names instead of 96,085."""
+    return [
+        (name, spec)
+        for name, spec in inventory(shape).items()
+        if spec.unit != "experts" or name.startswith(ONE_EXPERT)
+    ]
 
 
 def _draft_rows(shape: Shape, options: Options, draft: Named, one: int) -> list[Row]:
@@ -101,7 +113,7 @@ def _decoded_row(
     if options.drafts:
         experts += shape.num_nextn_predict_layers * -(-shape.draft_experts // options.ranks)
         extra += sum(_decoded(n, s, each) - s.bytes for n, s in draft)
-    one = [(n, s) for n, s in found if n.startswith("layers.0.ffn.experts.0.")]
+    one = [(n, s) for n, s in found if n.startswith(ONE_EXPERT)]
     extra += experts * sum(_decoded(n, s, each) - s.bytes for n, s in one)
     return Row("weights", "decoded matrices", extra, note=f"{each} bytes per element")
 
@@ -132,7 +144,7 @@ def engram_rows(shape: Shape, options: Options) -> tuple[Row, ...]:
 
 def _expert(found: Named) -> int:
     """Bytes of one routed expert."""
-    return _stored(pair for pair in found if pair[0].startswith("layers.0.ffn.experts.0."))
+    return _stored(pair for pair in found if pair[0].startswith(ONE_EXPERT))
 
 
 def _stored(tensors: Iterable[tuple[str, TensorSpec]]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepinfer.model.batch import Batch, Caches, Window
+from deepinfer.model.batch import Batch, Caches, Window, copy_rows
 from deepinfer.model.shape import Shape
 from deepinfer.ops.table import Table
 
@@ -127,7 +127,7 @@ def _keep(
         if p.layer < tap.layers:
             saved = caches.saved[p.layer]
             ops.attention_store_window(saved, tap.rows, key)
-            saved[tap.copies] = ring[tap.earlier]
+            copy_rows(saved, tap.copies, ring, tap.earlier)
     if window.earlier is None:
         ops.attention_store_window(ring, window.rows, key)
         return ring, None

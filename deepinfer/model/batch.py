@@ -133,3 +133,12 @@ class Caches:
     opened: dict[int, Tensor]
     saved: tuple[Tensor, ...] = ()
     saved_opened: dict[int, Tensor] = field(default_factory=dict)
+
+
+def copy_rows(to: Tensor, at: Tensor, of: Tensor, rows: Tensor) -> None:
+    """to[at] = of[rows], records as they are; at, rows [n] int64.
+
+    A cache of a device that computes nothing has no bytes to copy: all its rows are one.
+    """
+    if to.stride(0):
+        to[at] = of[rows]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from deepinfer import LLM, Output, SamplingParams, run
-from deepinfer.errors import RequestError, SettingError, UsageError
-from deepinfer.llm import BadPrompts, Closed
+from deepinfer.errors import RequestError, SettingError
+from deepinfer.llm import BadPrompts
 from deepinfer.sample.params import SamplingError
+from deepinfer.serving import Closed
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)
 TALK = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -59,12 +62,52 @@ def test_a_stop_string_ends_the_text_and_is_cut_off(llm):
     assert output.finish_reason == "stop"
 
 
+def held(llm) -> tuple[int, int, int]:
+    """What requests hold at this moment."""
+    stats = llm.stats()
+    return stats["blocks"]["held"], stats["slots"]["free"], stats["running"] + stats["queued"]
+
+
+def test_a_lost_iterator_frees_everything_too(llm):
+    before = held(llm)
+    next(llm.stream(["Once upon a time"], SamplingParams(max_tokens=100)))
+    llm.generate(["x"], GREEDY)
+    assert held(llm) == before
+
+
+def test_two_readers_each_get_their_own(llm):
+    alone = [llm.generate([text], GREEDY)[0].token_ids for text in ("The cat", "A dog")]
+    streams = [llm.stream([text], GREEDY) for text in ("The cat", "A dog")]
+    found: list[list[int]] = [[], []]
+    for _ in range(3):
+        for ids, pieces in zip(found, streams, strict=True):
+            ids += next(pieces).token_ids
+    for ids, pieces in zip(found, streams, strict=True):
+        for delta in pieces:
+            ids += delta.token_ids
+    assert found == alone
+
+
+def test_asynchronous_readers_share_the_steps(llm):
+    alone = [llm.generate([text], GREEDY)[0].token_ids for text in ("The cat", "A dog")]
+
+    async def read(text: str) -> list[int]:
+        return [one async for delta in llm.astream([text], GREEDY) for one in delta.token_ids]
+
+    async def both() -> list[list[int]]:
+        return list(await asyncio.gather(read("The cat"), read("A dog")))
+
+    steps = llm.stats()["steps"]
+    assert asyncio.run(both()) == alone
+    assert llm.stats()["steps"] - steps < sum(map(len, alone))
+
+
 def test_closing_the_iterator_frees_everything(llm):
-    before = llm._loop.store.free
+    before = held(llm)
     pieces = llm.stream(["Once upon a time"] * 3, SamplingParams(max_tokens=100))
     next(pieces)
     pieces.close()
-    assert llm._loop.store.free == before
+    assert held(llm) == before
 
 
 def test_a_seed_reproduces_and_is_always_reported(llm):
@@ -155,9 +198,33 @@ def test_a_closed_llm_says_so():
         opened.generate(["x"], GREEDY)
 
 
-def test_several_samples_are_refused_by_name(llm):
-    with pytest.raises(UsageError, match="n = 2"):
-        llm.generate(["x"], SamplingParams(n=2))
+def test_several_samples_share_the_prompt_and_differ_by_their_streams(llm):
+    text = "Once upon a time there was a small fox who lived in a big forest."
+    hot = SamplingParams(temperature=1.0, max_tokens=8, seed=5, n=3)
+    whole = llm.generate([text], hot)[0]
+    assert len(whole.samples) == 3
+    assert whole.token_ids == whole.samples[0].token_ids
+    one = llm.generate([text], SamplingParams(temperature=1.0, max_tokens=8, seed=5))[0]
+    assert one.token_ids == whole.token_ids
+    assert len({tuple(sample.token_ids) for sample in whole.samples}) > 1
+    tokens = whole.usage.prompt_tokens
+    assert [sample.usage.cached_tokens for sample in whole.samples[1:]] == [tokens - 1] * 2
+    assert llm.generate([text], hot)[0].to_dict()["samples"][2]["token_ids"] == (
+        whole.samples[2].token_ids
+    )
+
+
+def test_the_next_turn_of_a_chat_hits_everything_of_the_one_before(llm):
+    talk = [{"role": "user", "content": "Tell me about a fox that was not in any test before."}]
+    first = llm.chat(talk, SamplingParams(temperature=0, max_tokens=20))[0]
+    talk += [
+        {"role": "assistant", "content": first.text},
+        {"role": "user", "content": "And then?"},
+    ]
+    second = llm.chat(talk, SamplingParams(temperature=0, max_tokens=4))[0]
+    known = len(first.prompt_token_ids) + len(first.token_ids) - 1
+    assert second.prompt_token_ids[:known] == [*first.prompt_token_ids, *first.token_ids][:known]
+    assert second.usage.cached_tokens == known
 
 
 def test_decode_sequence_off_returns_ids_only():

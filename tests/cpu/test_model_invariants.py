@@ -12,7 +12,7 @@ from houses import BLOCK, IDS, RING, WINDOW, build, exact, prefill
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deepinfer.engine.blocks import Store
+from deepinfer.engine.blocks import Blocks, Slots
 from deepinfer.engine.sequence import Entry, Sequence
 from deepinfer.engine.start import House
 from deepinfer.model import attention, rotary
@@ -103,9 +103,9 @@ def test_a_new_conversation_over_a_used_slot_sees_nothing_of_the_old_one(aborted
     """BL-24: slots and blocks go back to the store uncleaned; one prompt ends in mid-prefill."""
     house = exact()
     expected = prefill(house, IDS[200:237], [20, 17])
-    store = Store(replace(house.planned.geometry, slots=1, blocks=4))
+    slots, store = Slots(1), Blocks(4)
     for ids, rows in ((IDS[:45], aborted_after), (IDS[60:108], 48), (IDS[200:237], 20)):
-        slot, blocks = store.take(len(ids))
+        slot, blocks = slots.take(), [store.take() for _ in range(-(-len(ids) // BLOCK))]
         sequence = Sequence(ids, slot, blocks)
         found = []
         for first, count in ((0, rows), (rows, min(17, len(ids) - rows))):
@@ -113,7 +113,8 @@ def test_a_new_conversation_over_a_used_slot_sees_nothing_of_the_old_one(aborted
                 batch = house.tray.batch([Entry(sequence, first, count, count)])
                 with torch.inference_mode():
                     found.append(house.model.forward(batch, house.caches).logits)
-        store.give_back(slot, blocks)
+        slots.give_back(slot)
+        assert all([store.release(block) for block in blocks])
     assert torch.equal(torch.cat(found), expected)
 
 

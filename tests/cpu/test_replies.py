@@ -252,7 +252,8 @@ def test_two_replies_to_one_prompt_do_not_mix():
 
 def test_a_request_that_ends_at_its_calls_says_stop_with_the_cap_left():
     words = Assembler(CALLING, TOKENIZER)
-    request = Request(0, [5], SamplingParams(max_tokens=500), (TOKENIZER.eos_id,), words, 600)
+    params = SamplingParams(max_tokens=500)
+    request = Request(0, [5], params, (TOKENIZER.eos_id,), lambda: words, 600)
     for one in by_letter("Hi" + PARIS + "swallowed"):
         request.take(one, None)
         if request.finish_reason is not None:

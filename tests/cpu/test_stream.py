@@ -120,7 +120,7 @@ def test_a_stop_beats_the_cap_at_the_same_token(cap):
     """BL-74: the cap before, at and after the stop; the earliest event gives the reason."""
     words = TextStream(TOKENIZER, ["cd"])
     params = SamplingParams(max_tokens=cap)
-    request = Request(0, [5], params, (TOKENIZER.eos_id,), words, limit=100)
+    request = Request(0, [5], params, (TOKENIZER.eos_id,), lambda: words, limit=100)
     for one in ids_by_byte("abcdefg"):
         request.take(one, None)
         if request.finish_reason is not None:

@@ -18,7 +18,6 @@ NOTHING: dict[str, str] = {}
 SWITCHES = {
     "DEEPINFER_ENABLE_MTP_VARLEN": "verify = confidence",
     "DEEPINFER_BATCH_INVARIANT": "determinism = batch",
-    "DEEPINFER_ZERO_OVERHEAD_SCHEDULING": "async_scheduling = True",
     "DEEPINFER_REARRANGE_AFTER_PREFILL_IN_NORMAL_ENGINE": "eplb.count_prefill = True",
     "DEEPINFER_ENGRAM_FORCE_GPU_STORAGE": "engram = device",
     "DEEPINFER_ENFORCE_EAGER": None,
@@ -70,7 +69,6 @@ LATER = {
     "EXPERT_REARRANGEMENT_STEP_INTERVAL": "3000",
     "EXPERT_COUNT_WINDOW_SIZE": "10",
     "OVERRIDE_NUM_EXTRA_EXPERTS": "16",
-    "NUM_STATE_SLOTS_RATIO": "2",
     "GLOO_TIMEOUT": "14400",
 }
 
@@ -137,6 +135,19 @@ def test_every_spelling_of_false_is_false(name, no):
 @pytest.mark.parametrize("name", SWITCHES)
 def test_a_text_that_is_no_switch_is_refused(name, text):
     assert refusal({name: text}).startswith(f"{name} = {text!r}: must be one of 0, 1, true")
+
+
+def test_the_switches_of_this_version_switch():
+    name = "DEEPINFER_ZERO_OVERHEAD_SCHEDULING"
+    assert [load({name: one}).async_scheduling for one in ("on", "off")] == [True, False]
+    assert [load(replay=one).replay for one in ("off", "exact")] == ["off", "exact"]
+
+
+def test_a_name_of_the_original_means_the_setting_of_ours():
+    assert load(max_num_batched_tokens=64).max_tokens_per_step == 64
+    assert load(max_tokens_per_step=64, max_num_batched_tokens=64).max_tokens_per_step == 64
+    said = refusal(max_tokens_per_step=64, max_num_batched_tokens=32)
+    assert "max_num_batched_tokens and max_tokens_per_step (argument) mean the same" in said
 
 
 def test_every_variable_of_the_list_is_taken_where_it_asks_for_nothing_new():
