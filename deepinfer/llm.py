@@ -54,7 +54,7 @@ class LLM:
         quiet = bool(settings.pop("quiet", False))
         config = settings.pop("config", None)
         self.settings = Settings.load({"platform": platform, **settings}, file=config)
-        opened = plan_model(model, self.settings)
+        opened = plan_model(model, self.settings, any_devices=True)
         self.shape = opened.shape
         self.max_model_len = opened.max_model_len
         house, self.tokenizer = load_model(opened, quiet)

@@ -44,8 +44,11 @@ class Opened:
     planned: Planned
 
 
-def plan_model(model: str | Path, settings: Settings, drafts: bool = False) -> Opened:
-    """Everything up to the plan; reads only config.json. `drafts` adds the draft stages."""
+def plan_model(
+    model: str | Path, settings: Settings, drafts: bool = False, any_devices: bool = False
+) -> Opened:
+    """Everything up to the plan; reads only config.json. `drafts` adds the draft stages;
+    `any_devices` lets one process stand for several devices that compute nothing."""
     folder = find_model(
         model,
         hf_model_dir=settings.hf_model_dir,
@@ -57,7 +60,7 @@ def plan_model(model: str | Path, settings: Settings, drafts: bool = False) -> O
     length = settings.max_model_len or limit
     while True:
         try:
-            return _planned(str(model), folder, shape, settings, length, drafts)
+            return _planned(str(model), folder, shape, settings, length, drafts, any_devices)
         except MemoryShort:
             # the model's own limit is only a wish; what the caller asked for is not changed
             if settings.max_model_len is not None or length <= 2 * shape.sliding_window:
@@ -66,7 +69,13 @@ def plan_model(model: str | Path, settings: Settings, drafts: bool = False) -> O
 
 
 def _planned(
-    name: str, folder: Path, shape: Shape, settings: Settings, length: int, drafts: bool
+    name: str,
+    folder: Path,
+    shape: Shape,
+    settings: Settings,
+    length: int,
+    drafts: bool,
+    any_devices: bool,
 ) -> Opened:
     step_tokens = min(settings.max_tokens_per_step or STEP_TOKENS, length)
     wish = Wish(
@@ -82,6 +91,7 @@ def _planned(
         allow_unverified=settings.allow_unverified,
         drafts=drafts,
         utilization=settings.gpu_memory_utilization,
+        any_devices=any_devices,
     )
     planned = start.plan(shape, wish)
     return Opened(name, folder, shape, settings, length, step_tokens, planned)

@@ -59,6 +59,7 @@ class Wish:
     utilization: float = 1.0
     blocks: int | None = None
     snapshots: bool = False
+    any_devices: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,17 @@ class House:
     tray: Tray
 
 
-def plan(shape: Shape, wish: Wish) -> Planned:
-    """From the platform string to the printed plan; stops with every reason if there is a hole."""
+def plan(shape: Shape, wish: Wish, devices: int = 1) -> Planned:
+    """From the platform string to the printed plan; stops with every reason if there is a hole.
+
+    One process computes on one device. On a device that computes nothing it may stand for as many
+    as the model needs, if the wish says so.
+    """
     geometry = Geometry.of(shape, wish.slots, wish.tokens)
     if wish.blocks is not None:
         geometry = replace(geometry, blocks=wish.blocks + 1)
     platform = load_platform(wish.platform)
-    found = ground(platform, Want())
+    found = ground(platform, Want(count=devices))
     memory = choose_memory(platform, found.device).value
     graphs = choose_graphs(platform, found.device, memory)
     facts = model_facts(shape, wish.name, geometry, wish.drafts)
@@ -117,7 +122,11 @@ def plan(shape: Shape, wish: Wish) -> Planned:
     }
     budget = memory.budget()
     kept_free = int(budget.total * (1 - wish.utilization))
-    lines = fit(replace(budget, free=max(budget.free - kept_free, 0)), needs)
+    free = max(budget.free - kept_free, 0)
+    computes = found.device.facts.get("computes", True)
+    if wish.any_devices and devices == 1 and not computes and sum(needs.values()) > free:
+        return plan(shape, wish, -(-sum(needs.values()) // max(free, 1)))
+    lines = fit(replace(budget, free=free), needs)
     room = (geometry.blocks - 1) * geometry.block_tokens
     lines += (f"{'room':<10} {room} tokens in at most {geometry.slots} sequences",)
     chosen = chosen.with_memory(lines)

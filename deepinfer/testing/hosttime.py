@@ -1,0 +1,144 @@
+"""How long the host works on a step: planning, arrays, handing tokens out; the device is left out.
+
+In: a platform, how many requests run, a kind of traffic. Out: milliseconds per step, by part.
+Does not know: how fast a device is. Meant for the null platform, whose steps cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import count
+from statistics import median
+from typing import Any
+
+from deepinfer.engine.loop import Loop, Rules
+from deepinfer.engine.request import Request
+from deepinfer.errors import UsageError
+from deepinfer.open import load_model, plan_model
+from deepinfer.sample.params import SamplingParams
+from deepinfer.settings import Settings
+
+TRAFFIC = ("decode", "prefix", "samples")
+WARM_STEPS = 20
+PROMPT, SHARED, SHORT = 128, 2048, 64
+SAMPLES = 4
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """Milliseconds per step; medians, and the slowest of a hundred. `gap_ms` is how long the
+    device waited for the host where steps run ahead."""
+
+    model: str
+    platform: str
+    plan: str
+    traffic: str
+    running: int
+    steps: int
+    ahead: bool
+    host_ms_per_step_median: float
+    host_ms_per_step_p99: float
+    plan_ms: float
+    arrays_ms: float
+    hand_out_ms: float
+    gap_ms: float | None
+    hit_rate: float
+    preemptions: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for `--json`."""
+        return asdict(self)
+
+
+def measure(
+    running: int,
+    *,
+    model: str = "official",
+    platform: str = "null",
+    traffic: str = "decode",
+    steps: int = 200,
+    ahead: bool = False,
+) -> HostTime:
+    """Runs `steps` steps with `running` requests at once.
+
+    traffic  decode: everybody goes on by one token; prefix: short answers to prompts with a common
+             head, a new one for each that ends; samples: the same, four answers to each prompt
+    """
+    if traffic not in TRAFFIC:
+        raise UsageError(f"traffic = {traffic!r}: must be one of {', '.join(TRAFFIC)}")
+    settings = Settings.load({"platform": platform, "max_num_seqs": running})
+    opened = plan_model(model, settings, any_devices=True)
+    house, _ = load_model(opened, quiet=True)
+    rules = Rules(max(opened.step_tokens, 2 * running), opened.max_model_len, running, ahead=ahead)
+    loop = Loop(house, rules)
+    feed = _feed(loop, traffic, steps)
+    while len(loop.scheduler.here) < running or loop.scheduler.here.prefilling:
+        feed(running)
+        loop.step()
+    for _ in range(WARM_STEPS):
+        feed(running)
+        loop.step()
+    loop.stats.times.clear()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(steps):
+            feed(running)
+            loop.step()
+    finally:
+        gc.enable()
+    times, stats = list(loop.stats.times), loop.stats.as_dict()
+    for request in list(loop.scheduler.here.of):
+        loop.abort(request)
+    loop.close()
+    host = sorted(one.host for one in times)
+    gaps = [one.gap for one in times if one.gap is not None]
+    return HostTime(
+        model=model,
+        platform=platform,
+        plan=house.planned.plan.id,
+        traffic=traffic,
+        running=running,
+        steps=len(times),
+        ahead=ahead,
+        host_ms_per_step_median=_ms(host),
+        host_ms_per_step_p99=1e3 * host[len(host) * 99 // 100],
+        plan_ms=_ms([one.plan for one in times]),
+        arrays_ms=_ms([one.place for one in times]),
+        hand_out_ms=_ms([one.hand_out for one in times]),
+        gap_ms=_ms(gaps) if gaps else None,
+        hit_rate=stats["hit_rate"],
+        preemptions=stats["preemptions"],
+    )
+
+
+def _ms(seconds: list[float]) -> float:
+    return 1e3 * median(seconds)
+
+
+def _feed(loop: Loop, traffic: str, steps: int) -> Callable[[int], None]:
+    """Adds requests until as many wait or run as should."""
+    numbers = count()
+    vocabulary = loop.house.planned.shape.vocab_size
+    decode = traffic == "decode"
+    samples = SAMPLES if traffic == "samples" else 1
+    tokens = 4 * steps + 4 * WARM_STEPS + 1000 if decode else SHORT
+    head = [] if decode else [5 + place % 1000 for place in range(SHARED)]
+
+    def feed(running: int) -> None:
+        while len(loop.scheduler.queue) + len(loop.scheduler.here) < running:
+            number = next(numbers)
+            own = [5 + (7 * number + place) % (vocabulary - 5) for place in range(PROMPT)]
+            params = SamplingParams(max_tokens=tokens, ignore_eos=True, seed=number, n=samples)
+            leader = None
+            for sample in range(samples):
+                request = Request(
+                    number, head + own, params, (), None, loop.rules.limit, sample=sample,
+                    leader=leader,
+                )  # fmt: skip
+                leader = leader or request
+                loop.add(request)
+
+    return feed
