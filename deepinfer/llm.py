@@ -175,6 +175,8 @@ class LLM:
                     if isinstance(asked, RequestError):
                         yield key, asked
                         continue
+                    for request in asked:
+                        request.streams = False
                     box.open += len(asked)
                     open_jobs[count] = key, asked
                     count += 1
@@ -243,7 +245,10 @@ class LLM:
             raise UsageError(f'errors = {errors!r}: must be "raise" or "return"')
         if errors == "raise":
             _raise_faults(made)
-        serving = Serving(self._front, _good(made), self._outputs)
+        good = _good(made)
+        for request in good:
+            request.streams = False
+        serving = Serving(self._front, good, self._outputs)
         try:
             for _ in serving:
                 pass

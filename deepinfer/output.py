@@ -113,7 +113,7 @@ def finished(request: Request, plan_id: str) -> Output:
         ),
         plan_id=plan_id,
         seed=request.params.seed,
-        logprobs=(request.chosen or []) if request.params.logprobs is not None else None,
+        logprobs=request.chosen if request.params.logprobs is not None else None,
         notes=request.notes,
         error=request.error,
     )

@@ -56,23 +56,21 @@ class Copied(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """What a running request has. `flying` steps that name it are not read yet.
+    """What a running request has.
 
     copied       the block that gets what lies behind its cached full blocks
     reserved     blocks that it may still take from what was counted for it
-    committed    tokens whose rows were computed in steps that were read
     taps         positions at which snapshots of its prompt are wanted, increasing
     """
 
     request: Request
+    slot: int
     sequence: Sequence
     nodes: list[Node]
     hit: Hit
     reserved: int
     copied: Copied | None
-    committed: int
     seat: Seat
-    flying: int = 0
     parking: bool = False
     taps: list[tuple[int, bool]] = field(default_factory=list)
 
@@ -139,7 +137,7 @@ class Admission:
             oldest=hit.oldest,
         )
         held = Held(
-            request, sequence, list(hit.nodes), hit, need, copied, sequence.computed,
+            request, slot, sequence, list(hit.nodes), hit, need, copied,
             Seat.of(request),
         )  # fmt: skip
         held.taps = self._taps(held)

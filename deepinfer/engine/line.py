@@ -96,7 +96,7 @@ class Line:
     def _seat(self, step: Step) -> None:
         if not step.seats:
             return
-        slots = [held.sequence.slot for held in step.seats]
+        slots = [held.slot for held in step.seats]
         self._columns.put(slots, [held.request for held in step.seats])
         for slot, held in zip(slots, step.seats, strict=True):
             self._seats[slot] = held.seat
@@ -119,7 +119,7 @@ class Line:
         if not wanted:
             return [], None
         model, device = self.house.model.at(step.rows), logits.device
-        numbers = [held.sequence.slot for held in wanted]
+        numbers = [held.slot for held in wanted]
         slots = torch.tensor(numbers, device=device)
         seats: list[Any] = [self._seats[slot] for slot in numbers]
         rows = batch.layers[-1]

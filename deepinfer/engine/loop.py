@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import repeat
 from time import perf_counter
 
 from deepinfer.engine.admission import Admission
@@ -155,18 +156,16 @@ class Loop:
         """Tokens to their requests; rows of requests that ended meanwhile are void."""
         self.scheduler.commit(step)
         deltas: list[tuple[Request, Delta]] = []
-        finish = self.scheduler.finish
-        chosen = result.chosen or [None] * len(result.ids)
-        for held, token, logprobs in zip(step.wanted, result.ids, chosen, strict=True):
+        chosen = result.chosen or repeat(None)
+        for held, token, logprobs in zip(step.wanted, result.ids, chosen, strict=False):
             request = held.request
             if request.finish_reason is not None:
                 continue
-            if token < 0:
-                deltas.append((request, request.end("error", _broken(request))))
-            else:
-                deltas.append((request, request.take(token, logprobs)))
-            if request.finish_reason is not None:
-                finish(request)
+            delta = request.take(token, logprobs) if token >= 0 else _broken(request)
+            if delta is not None:
+                deltas.append((request, delta))
+                if delta.finish_reason is not None:
+                    self.scheduler.finish(request)
         self.scheduler.settle()
         return deltas
 
@@ -189,10 +188,11 @@ class Loop:
         return delta
 
 
-def _broken(request: Request) -> BrokenLogits:
-    """The error of a request whose row could not be sampled."""
-    return BrokenLogits(
+def _broken(request: Request) -> Delta:
+    """The end of a request whose row could not be sampled."""
+    error = BrokenLogits(
         f"request {request.index}: the logits for position {len(request.tokens)} hold NaN, or "
         "every token is banned; the other requests go on. Check the bans of this request, and run "
         "`deepinfer golden` on this platform if it has none"
     )
+    return request.end("error", error)

@@ -48,7 +48,7 @@ class Mover:
         """The window keys of taps were written on the way; open groups follow."""
         for held, snapshot in taps:
             if snapshot.whole:
-                self._save_open(held.sequence.slot, snapshot.number)
+                self._save_open(held.slot, snapshot.number)
 
     def _rows(self, slot: int, snapshot: int, at: int) -> tuple[Tensor, Tensor]:
         """Rows of the ring, and of the snapshot, for the window before position `at`."""

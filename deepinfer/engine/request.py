@@ -62,6 +62,9 @@ class Delta(NamedTuple):
     sample: int = 0
 
 
+_delta = tuple.__new__  # a third of the time of Delta(...), and one is made for every token
+
+
 @dataclass(eq=False, slots=True)
 class Request:
     """`params` carry a seed and a max_tokens; `stop_ids` end the request (the end token first).
@@ -73,6 +76,7 @@ class Request:
     salt        prefixes are shared inside a salt only
     sample      which of `n` answers to a prompt; those behind `leader` wait for its prompt
     continues   whether another turn may follow, so that its windows are kept at the end
+    streams     whether somebody reads along; otherwise only its last delta is made
     """
 
     index: int
@@ -88,6 +92,7 @@ class Request:
     sample: int = 0
     leader: Request | None = None
     continues: bool = False
+    streams: bool = True
     state: State = State.NEW
     arrival: int = -1
     prompt_tokens: int = 0
@@ -95,7 +100,7 @@ class Request:
     parks: int = 0
     parked_at: int = -1
     words: Words | None = None
-    chosen: list[Chosen] | None = None
+    chosen: list[Chosen] = field(default_factory=list)
     text: str = ""
     notes: tuple[str, ...] = ()
     finish_reason: str | None = None
@@ -127,24 +132,27 @@ class Request:
     def is_finished(self) -> bool:
         return self.finish_reason is not None
 
-    def take(self, token: int, chosen: Chosen | None) -> Delta:
-        """Appends a sampled token; the earliest end wins: stop before length at the same token."""
+    def take(self, token: int, chosen: Chosen | None) -> Delta | None:
+        """Appends a sampled token; the earliest end wins: stop before length at the same token.
+        Returns None where nobody reads along and there is more to come."""
         if self.first_token_s is None:
             self._begin()
-        tokens = self.tokens
+        tokens, text = self.tokens, ""
         tokens.append(token)
         if chosen is not None:
-            if self.chosen is None:
-                self.chosen = []
             self.chosen.append(chosen)
-        ends, text = token in self.stops, ""
+        ends = token in self.stops
         if self.words is not None and not ends:
             text = self.words.push([token])
             ends = self.words.stopped
-        if not ends and len(tokens) < self.most:
             self.text += text
-            return Delta(self.index, (token,), text, None, None, self.sample)
-        return self._end(text, (token,), "stop" if ends else "length")
+        if ends:
+            return self._end(text, (token,), "stop")
+        if len(tokens) >= self.most:
+            return self._end(text, (token,), "length")
+        if not self.streams:
+            return None
+        return _delta(Delta, (self.index, (token,), text, None, None, self.sample))
 
     def _begin(self) -> None:
         self.first_token_s = perf_counter()
@@ -158,9 +166,10 @@ class Request:
 
     def _end(self, text: str, ids: tuple[int, ...], reason: str) -> Delta:
         if self.words is not None and not self.words.stopped:
-            text += self.words.finish()
+            rest = self.words.finish()
+            text += rest
+            self.text += rest
         self.finish_reason, self.finished_s = reason, perf_counter()
-        self.text += text
         return Delta(self.index, ids, text, reason, self.error, self.sample)
 
 

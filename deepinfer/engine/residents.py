@@ -17,14 +17,17 @@ from deepinfer.engine.step import Kind, Move, Tap
 
 
 class Residents:
-    """By slot: `upper` rows that are computed or under way, `left` tokens that may be asked for,
-    `last` step, `tables` of blocks. Who decodes stands in `decoding`, in the order of arrival."""
+    """By slot: `upper` rows that are computed or under way, `done` rows of steps that were read,
+    `left` tokens that may be asked for, `flying` steps that are not read, `last` step, `tables` of
+    blocks. Who decodes stands in `decoding`, in the order of arrival."""
 
     def __init__(self, cache: Cache, admission: Admission, limit: int) -> None:
         slots, self.width = cache.geometry.slots, cache.geometry.block_tokens
         self.cache, self.admission = cache, admission
         self.upper = numpy.zeros(slots, dtype=numpy.int64)
+        self.done = numpy.zeros(slots, dtype=numpy.int64)
         self.left = numpy.zeros(slots, dtype=numpy.int64)
+        self.flying = numpy.zeros(slots, dtype=numpy.int64)
         self.last = numpy.zeros(slots, dtype=numpy.int64)
         self.tables = numpy.zeros((slots, -(-limit // self.width) + 1), dtype=numpy.int32)
         self.of: dict[Request, Held] = {}
@@ -39,13 +42,13 @@ class Residents:
 
     def join(self, held: Held) -> None:
         """A request that was admitted."""
-        request, slot = held.request, held.sequence.slot
+        request, slot = held.request, held.slot
         self.of[request] = held
         self.prefilling[held] = None
         request.state = State.PREFILL
         blocks = held.sequence.blocks
         self.tables[slot, : len(blocks)] = blocks
-        self.upper[slot] = held.committed
+        self.upper[slot] = self.done[slot] = held.sequence.computed
         self.left[slot] = request.most - len(request.tokens)
         snapshot = held.hit.snapshot
         if snapshot is not None:
@@ -78,7 +81,6 @@ class Residents:
 
     def commit(self, held: Held, tokens: int) -> None:
         """Rows of this many tokens are computed and read: full blocks become known."""
-        held.committed = tokens
         if self.admission.prefix == "off" or held.request.is_finished:
             return
         sequence, nodes = held.sequence, held.nodes
@@ -122,7 +124,7 @@ class Residents:
     def settle(self) -> list[Request]:
         """Frees those who leave and have no step under way; returns the parked ones."""
         parked = []
-        for held in [held for held in self.leaving if not held.flying]:
+        for held in [held for held in self.leaving if not self.flying[held.slot]]:
             request = held.request
             if held.parking and not request.is_finished:
                 parked.append(request)
@@ -135,15 +137,15 @@ class Residents:
 
     def _save(self, held: Held) -> None:
         """A snapshot of all layers where the request stands."""
-        if self.admission.prefix == "off" or not held.committed:
+        if self.admission.prefix == "off":
             return
+        at = len(held.request.tokens) - 1  # the last token was never computed, or in vain
         number = self.cache.snapshots.take(whole=True)
         if number is None:
             return
-        snapshot = Snapshot(number, True, held.committed)
+        snapshot = Snapshot(number, True, at)
         if self._place(held, snapshot):
-            slot = held.sequence.slot
-            self.moves.append(Move(Kind.SAVE, slot, number, held.committed))
+            self.moves.append(Move(Kind.SAVE, held.slot, number, at))
         else:
             self.cache.snapshots.give_back(number, whole=True)
 

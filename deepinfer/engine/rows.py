@@ -65,9 +65,57 @@ class Placer:
     def __init__(self, shape: Shape, geometry: Geometry, device: str) -> None:
         self.back, self.ring = shape.sliding_window - 1, geometry.ring
         self.keep, self.block, self.device = geometry.open_rows, geometry.block_tokens, device
+        self.ngram = shape.engram_max_ngram_size
         self.ratios = sorted({ratio for ratio in shape.compress_ratios if ratio})
         phase = numpy.arange(self.ring)[:, None] - numpy.arange(self.back, -1, -1)
         self._places = (phase % self.ring).astype(numpy.int32)  # [ring, w] by p mod ring
+
+    def decodes(self, slots: Ints, positions: Ints) -> Rows:
+        """What `rows` gives for sequences that go on by one token each; history is not filled in.
+
+        Most steps are of this kind, so it is written without borders.
+        """
+        count, ring, keep = len(slots), self.ring, self.keep
+        home, phase = slots * ring, positions % ring
+        index = self._places[phase]
+        index += home.astype(numpy.int32)[:, None]
+        if count and positions.min() < self.back:
+            reads = positions[:, None] - numpy.arange(self.back, -1, -1)
+            index[reads < 0] = -1
+        at, every = self.put(positions), self.put(numpy.arange(count))
+        opened, after = slots * keep, positions + 1
+        groups = {}
+        for ratio in self.ratios:
+            closing = numpy.flatnonzero(after % ratio == 0)
+            visible = (after // ratio).astype(numpy.int32)
+            numbers = visible[closing] - 1
+            begins = after[closing] - ratio
+            sources = -1 - (opened[closing, None] + (begins[:, None] + numpy.arange(ratio)) % keep)
+            sources[:, -1] = closing
+            groups[ratio] = Groups(
+                fresh=None,
+                sources=self.put(sources),
+                positions=self.put(begins),
+                numbers=self.put(numbers),
+                sequence=self.put(closing),
+                open_rows=self.put(opened + positions % keep),
+                visible=self.put(visible),
+                count=int(visible.max(initial=0)),
+                per_block=self.block // ratio,
+            )
+        return Rows(
+            positions=at,
+            history=torch.full((count, self.ngram), -1, dtype=torch.int64, device=self.device),
+            dead=torch.zeros(count, dtype=torch.bool, device=self.device),
+            keys=None,
+            out=None,
+            leave=None,
+            at_keys=at,
+            at_out=at,
+            sequence=every,
+            window=Window(self.put(home + phase), self.put(index), None),
+            groups=groups,
+        )
 
     def rows(self, cuts: Cuts, looks: Looks, copies: Several[Copy]) -> Rows:
         """Everything a layer must know about its rows (engine 4.2)."""

@@ -88,25 +88,25 @@ class Scheduler:
 
     def commit(self, step: Step) -> None:
         """A step was read: its rows are in the cache. `settle` follows when tokens were taken."""
-        width, positions = self.here.width, step.decodes.positions
-        for held in step.decoding:
-            held.flying -= 1
-            if held.request.finish_reason is None:
-                held.committed += 1
+        here, width, (slots, positions, _) = self.here, self.here.width, step.decodes
+        here.flying[slots] -= 1
+        here.done[slots] = positions + 1
         for place in numpy.flatnonzero((positions + 1) % width == 0).tolist():
-            self.here.commit(step.decoding[place], int(positions[place]) + 1)
+            here.commit(step.decoding[place], int(positions[place]) + 1)
         for held, entry, is_last in step.chunks:
-            held.flying -= 1
-            self.here.commit(held, entry.first + entry.rows)
+            here.flying[held.slot] -= 1
+            here.done[held.slot] = entry.first + entry.rows
+            here.commit(held, entry.first + entry.rows)
             if is_last:
                 self.queue.follow(held.request)
         for tap in step.taps:
-            self.here.keep(tap)
+            here.keep(tap)
 
     def lose(self, step: Step) -> None:
         """A step failed on the device: it is no longer under way, and nothing of it is known."""
-        for held in [*step.decoding, *(chunk.held for chunk in step.chunks)]:
-            held.flying -= 1
+        self.here.flying[step.decodes.slots] -= 1
+        for held, _, _ in step.chunks:
+            self.here.flying[held.slot] -= 1
         for tap in step.taps:
             self.cache.snapshots.give_back(tap.snapshot.number, tap.snapshot.whole)
 
@@ -153,8 +153,7 @@ class Scheduler:
         here.upper[slots] += 1
         here.left[slots] -= 1
         here.last[slots] = self._number
-        for held in order:
-            held.flying += 1
+        here.flying[slots] += 1
         for place in numpy.flatnonzero(here.left[slots] == 0).tolist():
             del here.decoding[order[place]]
             here.changed = True
@@ -204,11 +203,11 @@ class Scheduler:
         if not self._grow(held, end) or held not in self.here.prefilling:
             return None
         sequence.computed = end
-        held.flying += 1
-        self.here.upper[sequence.slot] = end
+        self.here.flying[held.slot] += 1
+        self.here.upper[held.slot] = end
         is_last = end == tokens
         if is_last:
-            self.here.left[sequence.slot] -= 1
+            self.here.left[held.slot] -= 1
             self.here.to_decode(held)
         return Chunk(held, Entry(sequence, first, end - first, int(is_last)), is_last)
 
@@ -229,14 +228,14 @@ class Scheduler:
     def _grow(self, held: Held, tokens: int) -> bool:
         """Blocks for this many tokens, if need be from a victim; False: not in this step."""
         while not self.here.grow(held, tokens):
-            if any(other.flying for other in self.here.leaving):
+            if any(self.here.flying[other.slot] for other in self.here.leaving):
                 return False  # blocks come free when their steps are read
             victim = self._victim()
             if victim is None:
                 return False
             self._park(victim)
             self.settle()
-            if victim is held or victim.flying:
+            if victim is held or victim in self.here.leaving:
                 return False
         return True
 
@@ -270,4 +269,4 @@ class Scheduler:
 
 
 def _slots(helds: list[Held] | tuple[Held, ...]) -> numpy.typing.NDArray[numpy.int64]:
-    return numpy.fromiter((held.sequence.slot for held in helds), numpy.int64, len(helds))
+    return numpy.fromiter((held.slot for held in helds), numpy.int64, len(helds))

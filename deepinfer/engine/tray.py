@@ -45,6 +45,8 @@ class Tray:
         Ids and history of decodes are left 0 and -1: the device fills them in. `copies` count
         entries with the decodes in front.
         """
+        if not entries:
+            return self._decode_batch(decodes)
         looks = self._looks(entries, decodes)
         known: dict[tuple[tuple[int, ...], ...], tuple[Rows, Cuts]] = {}
         layers: list[Rows] = []
@@ -71,6 +73,15 @@ class Tray:
             layers=tuple(layers),
             block_table=self._put(self._table(entries, decodes)),
             wanted=self._put(numpy.concatenate(wanted)),
+        )
+
+    def _decode_batch(self, decodes: Decodes) -> Batch:
+        rows, count = self._placer.decodes(decodes.slots, decodes.positions), len(decodes.slots)
+        return Batch(
+            ids=torch.zeros(count, dtype=torch.int64, device=self.device),
+            layers=(rows,) * self.shape.num_hidden_layers,
+            block_table=self._put(decodes.table),
+            wanted=rows.sequence,
         )
 
     def _looks(self, entries: Several[Entry], decodes: Decodes) -> Looks:

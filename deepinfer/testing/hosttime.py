@@ -38,6 +38,7 @@ class HostTime:
     running: int
     steps: int
     ahead: bool
+    streams: bool
     host_ms_per_step_median: float
     host_ms_per_step_p99: float
     plan_ms: float
@@ -60,11 +61,13 @@ def measure(
     traffic: str = "decode",
     steps: int = 200,
     ahead: bool = False,
+    streams: bool = True,
 ) -> HostTime:
     """Runs `steps` steps with `running` requests at once.
 
     traffic  decode: everybody goes on by one token; prefix: short answers to prompts with a common
              head, a new one for each that ends; samples: the same, four answers to each prompt
+    streams  whether every token is handed to a reader at once
     """
     if traffic not in TRAFFIC:
         raise UsageError(f"traffic = {traffic!r}: must be one of {', '.join(TRAFFIC)}")
@@ -73,7 +76,7 @@ def measure(
     house, _ = load_model(opened, quiet=True)
     rules = Rules(max(opened.step_tokens, 2 * running), opened.max_model_len, running, ahead=ahead)
     loop = Loop(house, rules)
-    feed = _feed(loop, traffic, steps)
+    feed = _feed(loop, traffic, steps, streams)
     while len(loop.scheduler.here) < running or loop.scheduler.here.prefilling:
         feed(running)
         loop.step()
@@ -103,6 +106,7 @@ def measure(
         running=running,
         steps=len(times),
         ahead=ahead,
+        streams=streams,
         host_ms_per_step_median=_ms(host),
         host_ms_per_step_p99=1e3 * host[len(host) * 99 // 100],
         plan_ms=_ms([one.plan for one in times]),
@@ -118,7 +122,7 @@ def _ms(seconds: list[float]) -> float:
     return 1e3 * median(seconds)
 
 
-def _feed(loop: Loop, traffic: str, steps: int) -> Callable[[int], None]:
+def _feed(loop: Loop, traffic: str, steps: int, streams: bool) -> Callable[[int], None]:
     """Adds requests until as many wait or run as should."""
     numbers = count()
     vocabulary = loop.house.planned.shape.vocab_size
@@ -136,7 +140,7 @@ def _feed(loop: Loop, traffic: str, steps: int) -> Callable[[int], None]:
             for sample in range(samples):
                 request = Request(
                     number, head + own, params, (), None, loop.rules.limit, sample=sample,
-                    leader=leader,
+                    leader=leader, streams=streams,
                 )  # fmt: skip
                 leader = leader or request
                 loop.add(request)

@@ -1,7 +1,7 @@
 """A model of marks instead of numbers: every value is a hash of all that it was made from.
 
-Its forward pass reads and writes the caches exactly where the real one does, so one wrong row, block
-or border changes every token behind it. `truth` computes the same without any cache.
+Its forward pass reads and writes the caches exactly where the real one does, so one wrong row,
+block or border changes every token behind it. `truth` computes the same without any cache.
 """
 
 from __future__ import annotations

@@ -99,9 +99,9 @@ class Traffic(RuleBasedStateMachine):
         counted: Counter[int] = Counter()
         for held in scheduler.here.of.values():
             counted.update(held.sequence.blocks)
-            if held.committed and not held.flying:
-                need = -(-held.committed // BLOCK)
-                assert len(held.sequence.blocks) >= need
+            done = int(scheduler.here.done[held.slot])
+            assert len(held.sequence.blocks) * BLOCK >= done
+            assert scheduler.here.flying[held.slot] in range(int(self.loop.rules.ahead) + 1)
         for snapshot in (*cache.snapshots._used[True], *cache.snapshots._used[False]):
             counted.update([snapshot.tail_block] if snapshot.tail_block else [])
         assert counted == Counter(
