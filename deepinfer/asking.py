@@ -45,7 +45,10 @@ class Asker:
                 include_stop=params.include_stop_str_in_output,
                 skip_special=params.skip_special_tokens,
             )
-        return self._requests(index, ids, params, RAW_TOKENS, words, options)
+        made = self._requests(index, ids, params, RAW_TOKENS, words, options)
+        for request in made:
+            request.ends_by_text = bool(params.stop)
+        return made
 
     def chat(
         self,

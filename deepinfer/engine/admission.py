@@ -35,6 +35,7 @@ class Hit:
     """A way to begin: `tokens` have cached entries, windows before `saved` come from a snapshot.
 
     nodes  the chain of the cached blocks, root first; a tail behind them is copied
+    keep   where a snapshot of all layers is taken on the way
     """
 
     starts: Starts | None
@@ -45,6 +46,7 @@ class Hit:
     oldest: int = 0
     snapshot: Snapshot | None = None
     exact: bool = True
+    keep: int = 0
 
 
 class Copied(NamedTuple):
@@ -72,6 +74,7 @@ class Held:
     copied: Copied | None
     seat: Seat
     parking: bool = False
+    is_plain: bool = False
     taps: list[tuple[int, bool]] = field(default_factory=list)
 
 
@@ -175,22 +178,48 @@ class Admission:
                 way = self._with(snapshot, tokens, nodes, packed)
                 if way is not None and (exact or fast):
                     ways.append(way)
-        return min(ways, key=lambda way: way.cost)
+        best = min(ways, key=lambda way: way.cost)
+        return self._teaching(tokens, nodes, best) or best
+
+    def _teaching(self, tokens: int, nodes: list[Node], best: Hit) -> Hit | None:
+        """Where prompts part for the second time, windows of all layers are kept for the third.
+
+        Without them a head shorter than the reach of a replay would be cached for nothing.
+        """
+        full = (len(nodes) - 1) * self.cache.geometry.block_tokens
+        if not self.cache.geometry.whole or self.cone is None or best.saved or not best.exact:
+            return None
+        if not full or not nodes[-1].exact:
+            return None
+        gain = best.cost - self._way(tokens, nodes, full, full).cost
+        ways = [
+            self._way(tokens, nodes[:1], keep=full),
+            self._way(tokens, nodes, keep=full),
+        ]
+        way = min(ways, key=lambda one: one.cost)
+        return way if way.cost - best.cost < gain else None
 
     def _way(
-        self, tokens: int, nodes: list[Node], hit: int | None = None, saved: int = 0
+        self,
+        tokens: int,
+        nodes: list[Node],
+        hit: int | None = None,
+        saved: int = 0,
+        keep: int = 0,
     ) -> Hit:
         """Behind cached blocks without windows: exact replay; behind a root: from the start."""
         if hit is None:
             hit = (len(nodes) - 1) * self.cache.geometry.block_tokens
-        starts = self._starts(tokens, hit, saved)
+        starts = self._starts(tokens, hit, saved, keep or None)
         cost = self.layers * tokens if starts is None else starts.cost(tokens)
         oldest = max(saved - self.window + 1, 0) if saved else 0 if starts is None else starts.begin
-        return Hit(starts, cost, nodes, hit, saved, oldest, exact=nodes[-1].exact)
+        return Hit(starts, cost, nodes, hit, saved, oldest, exact=nodes[-1].exact, keep=keep)
 
-    def _starts(self, tokens: int, hit: int, saved: int) -> Starts | None:
+    def _starts(
+        self, tokens: int, hit: int, saved: int, keep: int | None = None
+    ) -> Starts | None:
         if self.cone is not None:
-            return self.cone.starts(tokens, hit, saved, self.replay)
+            return self.cone.starts(tokens, hit, saved, self.replay, keep)
         if not saved:
             return None
         return Starts((saved,) * (self.layers + 1), (saved,) * self.layers, max(hit, saved))
@@ -235,6 +264,8 @@ class Admission:
             places = {self.cone.anchor(tokens), tokens - 1, hit.tokens}
             places |= set(range(EVERY, tokens, EVERY))
             wanted |= {(place // width * width, False) for place in places}
+        if hit.keep:
+            wanted.add((hit.keep, True))
         if geometry.whole and request.sample == 0 and request.params.n > 1 and not request.parks:
             wanted.add((tokens - 1, True))
         return sorted(tap for tap in wanted if self._can_tap(hit, *tap))

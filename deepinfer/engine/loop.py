@@ -7,10 +7,10 @@ With `ahead` one step runs while the next is planned (engine specification 2.6).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import repeat
+from itertools import compress
 from time import perf_counter
 
 from deepinfer.engine.admission import Admission
@@ -156,8 +156,17 @@ class Loop:
         """Tokens to their requests; rows of requests that ended meanwhile are void."""
         self.scheduler.commit(step)
         deltas: list[tuple[Request, Delta]] = []
-        chosen = result.chosen or repeat(None)
-        for held, token, logprobs in zip(step.wanted, result.ids, chosen, strict=False):
+        wanted, ids = step.wanted, result.ids
+        places: Iterable[int] = range(len(ids))
+        if step.appends is not None:
+            plain, special = self.scheduler.here.plain(step, ids)
+            mine = zip(compress(step.appends, plain), compress(ids, plain), strict=True)
+            for append, token in mine:
+                append(token)
+            places = (*special, *range(len(plain), len(ids)))
+        for place in places:
+            held, token = wanted[place], ids[place]
+            logprobs = None if result.chosen is None else result.chosen[place]
             request = held.request
             if request.finish_reason is not None:
                 continue

@@ -77,6 +77,7 @@ class Request:
     sample      which of `n` answers to a prompt; those behind `leader` wait for its prompt
     continues   whether another turn may follow, so that its windows are kept at the end
     streams     whether somebody reads along; otherwise only its last delta is made
+    ends_by_text  whether its text can end it; otherwise text that nobody reads is made at the end
     """
 
     index: int
@@ -93,6 +94,7 @@ class Request:
     leader: Request | None = None
     continues: bool = False
     streams: bool = True
+    ends_by_text: bool = True
     state: State = State.NEW
     arrival: int = -1
     prompt_tokens: int = 0
@@ -129,6 +131,12 @@ class Request:
         return self.tokens[self.prompt_tokens :]
 
     @property
+    def is_plain(self) -> bool:
+        """Whether a token in the middle changes nothing but the list of tokens."""
+        texts = self.make_words is not None and self.ends_by_text
+        return not (self.streams or texts or self.params.logprobs is not None)
+
+    @property
     def is_finished(self) -> bool:
         return self.finish_reason is not None
 
@@ -142,7 +150,7 @@ class Request:
         if chosen is not None:
             self.chosen.append(chosen)
         ends = token in self.stops
-        if self.words is not None and not ends:
+        if self.words is not None and not ends and (self.streams or self.ends_by_text):
             text = self.words.push([token])
             ends = self.words.stopped
             self.text += text
@@ -166,7 +174,11 @@ class Request:
 
     def _end(self, text: str, ids: tuple[int, ...], reason: str) -> Delta:
         if self.words is not None and not self.words.stopped:
-            rest = self.words.finish()
+            rest = ""
+            if not (self.streams or self.ends_by_text):
+                spoken = self.output
+                rest = self.words.push(spoken[:-1] if reason == "stop" else spoken)
+            rest += self.words.finish()
             text += rest
             self.text += rest
         self.finish_reason, self.finished_s = reason, perf_counter()

@@ -13,13 +13,19 @@ from deepinfer.engine.cache import Cache
 from deepinfer.engine.prefix import pack
 from deepinfer.engine.request import Request, State
 from deepinfer.engine.snapshots import Snapshot
-from deepinfer.engine.step import Kind, Move, Tap
+from deepinfer.engine.step import Kind, Move, Step, Tap
+
+STOPS = 16
+"""Ids that may end a request whose tokens are handed out with those of others at once."""
 
 
 class Residents:
     """By slot: `upper` rows that are computed or under way, `done` rows of steps that were read,
     `left` tokens that may be asked for, `flying` steps that are not read, `last` step, `tables` of
-    blocks. Who decodes stands in `decoding`, in the order of arrival."""
+    blocks; `most` tokens, `stops`, and whether the request has `ended`.
+
+    Who decodes stands in `decoding`, in the order of arrival.
+    """
 
     def __init__(self, cache: Cache, admission: Admission, limit: int) -> None:
         slots, self.width = cache.geometry.slots, cache.geometry.block_tokens
@@ -27,6 +33,9 @@ class Residents:
         self.upper = numpy.zeros(slots, dtype=numpy.int64)
         self.done = numpy.zeros(slots, dtype=numpy.int64)
         self.left = numpy.zeros(slots, dtype=numpy.int64)
+        self.most = numpy.zeros(slots, dtype=numpy.int64)
+        self.ended = numpy.zeros(slots, dtype=numpy.bool_)
+        self.stops = numpy.full((slots, STOPS), -2, dtype=numpy.int64)
         self.flying = numpy.zeros(slots, dtype=numpy.int64)
         self.last = numpy.zeros(slots, dtype=numpy.int64)
         self.tables = numpy.zeros((slots, -(-limit // self.width) + 1), dtype=numpy.int32)
@@ -49,7 +58,11 @@ class Residents:
         blocks = held.sequence.blocks
         self.tables[slot, : len(blocks)] = blocks
         self.upper[slot] = self.done[slot] = held.sequence.computed
-        self.left[slot] = request.most - len(request.tokens)
+        self.left[slot], self.most[slot] = request.most - len(request.tokens), request.most
+        self.ended[slot], self.stops[slot] = False, -2
+        if len(request.stops) <= STOPS:
+            self.stops[slot, : len(request.stops)] = list(request.stops)
+            held.is_plain = request.is_plain
         snapshot = held.hit.snapshot
         if snapshot is not None:
             move = Move(Kind.RESTORE, snapshot.number, slot, snapshot.at, snapshot.whole)
@@ -96,6 +109,16 @@ class Residents:
                 self.tables[sequence.slot, number] = node.block
             nodes.append(node)
 
+    def plain(self, step: Step, ids: list[int]) -> tuple[list[bool], list[int]]:
+        """Which decodes got a token in the middle of their answer: [decodes], and the places of
+        those that did not."""
+        slots = step.decodes.slots
+        tokens = numpy.array(ids[: len(slots)], dtype=numpy.int64)
+        special = (self.stops[slots] == tokens[:, None]).any(axis=1)
+        special |= step.decodes.positions + 2 >= self.most[slots]
+        special |= self.ended[slots] | (tokens < 0)
+        return (~special).tolist(), numpy.flatnonzero(special).tolist()
+
     def keep(self, tap: Tap) -> None:
         """A snapshot that a read step wrote."""
         held, snapshot = tap
@@ -116,6 +139,7 @@ class Residents:
     def leave(self, held: Held, parking: bool = False) -> None:
         """No further step names it; `settle` frees what it holds when the last one was read."""
         held.parking = parking
+        self.ended[held.slot] = held.request.is_finished
         self.prefilling.pop(held, None)
         if self.decoding.pop(held, held) is None:
             self.changed = True

@@ -83,25 +83,27 @@ class Placer:
             reads = positions[:, None] - numpy.arange(self.back, -1, -1)
             index[reads < 0] = -1
         at, every = self.put(positions), self.put(numpy.arange(count))
-        opened, after = slots * keep, positions + 1
+        nothing = torch.full((count,), -1, dtype=torch.int64, device=self.device)
         groups = {}
         for ratio in self.ratios:
-            closing = numpy.flatnonzero(after % ratio == 0)
-            visible = (after // ratio).astype(numpy.int32)
-            numbers = visible[closing] - 1
-            begins = after[closing] - ratio
+            visible = ((positions + 1) // ratio).astype(numpy.int32)
+            counts = self.put(visible), int(visible.max(initial=0)), self.block // ratio
+            if ratio == 1:
+                numbers = self.put(positions.astype(numpy.int32))
+                groups[1] = Groups(None, every[:, None], at, numbers, every, nothing, *counts)
+                continue
+            closing = numpy.flatnonzero((positions + 1) % ratio == 0)
+            begins, opened = positions[closing] + 1 - ratio, slots * keep
             sources = -1 - (opened[closing, None] + (begins[:, None] + numpy.arange(ratio)) % keep)
             sources[:, -1] = closing
             groups[ratio] = Groups(
-                fresh=None,
-                sources=self.put(sources),
-                positions=self.put(begins),
-                numbers=self.put(numbers),
-                sequence=self.put(closing),
-                open_rows=self.put(opened + positions % keep),
-                visible=self.put(visible),
-                count=int(visible.max(initial=0)),
-                per_block=self.block // ratio,
+                None,
+                self.put(sources),
+                self.put(begins),
+                self.put(visible[closing] - 1),
+                self.put(closing),
+                self.put(opened + positions % keep),
+                *counts,
             )
         return Rows(
             positions=at,

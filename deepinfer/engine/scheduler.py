@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy
+from numpy.typing import NDArray
 
 from deepinfer.engine.admission import Admission, Held
 from deepinfer.engine.cache import Cache
@@ -18,7 +19,7 @@ from deepinfer.engine.residents import Residents
 from deepinfer.engine.rows import Copy
 from deepinfer.engine.sequence import Decodes, Entry
 from deepinfer.engine.snapshots import Snapshot
-from deepinfer.engine.step import Chunk, Step, Tap
+from deepinfer.engine.step import Append, Chunk, Step, Tap
 
 MIXED_ROWS = 1024
 """Rows of prompts beside decodes, as long as no times are known (engine 2.2)."""
@@ -47,6 +48,8 @@ class Scheduler:
         self._arrivals = self._number = self._starved = 0
         self._order: tuple[Held, ...] = ()
         self._slots = numpy.empty(0, dtype=numpy.int64)
+        self._plain_of: tuple[Held, ...] = ()
+        self._appends: tuple[Append, ...] | None = None
 
     def check(self, request: Request) -> None:
         """Refuses a request that can never fit."""
@@ -83,8 +86,9 @@ class Scheduler:
         taps, copies = self._taps(chunks, len(held))
         moves, self.here.moves = tuple(self.here.moves), []
         return Step(
-            self._number, held, decodes, tuple(chunks), tuple(seats), moves, taps, copies
-        )
+            self._number, held, self._plain(held), decodes, tuple(chunks), tuple(seats), moves,
+            taps, copies,
+        )  # fmt: skip
 
     def commit(self, step: Step) -> None:
         """A step was read: its rows are in the cache. `settle` follows when tokens were taken."""
@@ -160,7 +164,14 @@ class Scheduler:
         longest = int(positions.max(initial=0)) // width + 1
         return order, Decodes(slots, positions, here.tables[slots, :longest])
 
-    def _current(self) -> tuple[tuple[Held, ...], numpy.typing.NDArray[numpy.int64]]:
+    def _plain(self, held: tuple[Held, ...]) -> tuple[Append, ...] | None:
+        if self._plain_of is not held:
+            plain = all(one.is_plain for one in held)
+            self._plain_of = held
+            self._appends = tuple(h.request.tokens.append for h in held) if plain else None
+        return self._appends
+
+    def _current(self) -> tuple[tuple[Held, ...], NDArray[numpy.int64]]:
         if self.here.changed:
             self.here.changed = False
             self._order = tuple(self.here.decoding)
@@ -268,5 +279,5 @@ class Scheduler:
         return tuple(taps), tuple(copies)
 
 
-def _slots(helds: list[Held] | tuple[Held, ...]) -> numpy.typing.NDArray[numpy.int64]:
+def _slots(helds: list[Held] | tuple[Held, ...]) -> NDArray[numpy.int64]:
     return numpy.fromiter((held.slot for held in helds), numpy.int64, len(helds))

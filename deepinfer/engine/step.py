@@ -6,6 +6,7 @@ reads its results. Does not know: how it is run. Source: engine specification 2.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ from deepinfer.engine.admission import Held
 from deepinfer.engine.rows import Copy
 from deepinfer.engine.sequence import Decodes, Entry
 from deepinfer.engine.snapshots import Snapshot
+
+Append = Callable[[int], None]
 
 
 class Kind(Enum):
@@ -55,11 +58,13 @@ class Step(NamedTuple):
     may be handed out again while it is still under way.
 
     decoding  who decodes, in the order of `decodes`
+    appends   `append` of their lists of tokens, if a token in the middle changes nothing else
     copies    where window keys of taps are found; they count entries with the decodes in front
     """
 
     number: int
     decoding: tuple[Held, ...]
+    appends: tuple[Append, ...] | None
     decodes: Decodes
     chunks: tuple[Chunk, ...]
     seats: tuple[Held, ...] = ()

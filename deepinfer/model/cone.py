@@ -70,14 +70,23 @@ class Cone:
         """a: the first row of a prompt that passes the decoder."""
         return max(0, tokens - self.kept)
 
-    def starts(self, tokens: int, hit: int = 0, saved: int = 0, replay: bool = True) -> Starts:
+    def starts(
+        self,
+        tokens: int,
+        hit: int = 0,
+        saved: int = 0,
+        replay: bool = True,
+        keep: int | None = None,
+    ) -> Starts:
         """First rows for a prompt of `tokens` tokens of which `hit` have cached entries.
 
         saved   windows of the rows before this position were restored from a snapshot
         replay  whether decoder rows that cannot reach the last row are left out
+        keep    a position before which the windows of all layers are wanted, for a snapshot
         """
         layers, decoder, back = self.layers, self.decoder, self.back
         last = tokens - 1 if replay else hit
+        last = last if keep is None else min(last, keep)
         reached = [last - (layers - layer) * back for layer in range(layers + 1)]
         keys = [
             min(first, hit - (decoder - layer) * back) if layer < decoder else first

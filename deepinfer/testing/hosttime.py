@@ -8,28 +8,51 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 from deepinfer.engine.loop import Loop, Rules
 from deepinfer.engine.request import Request
 from deepinfer.errors import UsageError
+from deepinfer.model.batch import Batch, Caches
+from deepinfer.model.v41 import Model, Passed
 from deepinfer.open import load_model, plan_model
 from deepinfer.sample.params import SamplingParams
 from deepinfer.settings import Settings
 
 TRAFFIC = ("decode", "prefix", "samples")
-WARM_STEPS = 20
+WARM_STEPS = 100
 PROMPT, SHARED, SHORT = 128, 2048, 64
 SAMPLES = 4
+
+
+class Replayed:
+    """A model whose steps are kept by their size, as a captured graph keeps them: a step then costs
+    the host one call. Meant for devices that compute nothing, where every step of a size is equal.
+    """
+
+    def __init__(self, model: Model, kept: dict[tuple[int, int], Passed], rows: int = 0) -> None:
+        self._model, self._kept, self._rows = model, kept, rows
+        self.ops = model.ops
+
+    def at(self, rows: int) -> Replayed:
+        """Kernels for this many rows."""
+        return Replayed(self._model.at(rows), self._kept, rows)
+
+    def forward(self, batch: Batch, caches: Caches) -> Passed:
+        """The result of the first step of this size."""
+        size = len(batch.ids), len(batch.wanted)
+        if size not in self._kept:
+            self._kept[size] = self._model.forward(batch, caches)
+        return self._kept[size]
 
 
 @dataclass(frozen=True)
 class HostTime:
     """Milliseconds per step; medians, and the slowest of a hundred. `gap_ms` is how long the
-    device waited for the host where steps run ahead."""
+    device waited for the host where steps run ahead; `captured`: see `Replayed`."""
 
     model: str
     platform: str
@@ -39,6 +62,7 @@ class HostTime:
     steps: int
     ahead: bool
     streams: bool
+    captured: bool
     host_ms_per_step_median: float
     host_ms_per_step_p99: float
     plan_ms: float
@@ -62,36 +86,31 @@ def measure(
     steps: int = 200,
     ahead: bool = False,
     streams: bool = True,
+    captured: bool = True,
 ) -> HostTime:
     """Runs `steps` steps with `running` requests at once.
 
     traffic  decode: everybody goes on by one token; prefix: short answers to prompts with a common
              head, a new one for each that ends; samples: the same, four answers to each prompt
     streams  whether every token is handed to a reader at once
+    captured  whether the device's step costs the host one call, as a graph does, or every layer
     """
     if traffic not in TRAFFIC:
         raise UsageError(f"traffic = {traffic!r}: must be one of {', '.join(TRAFFIC)}")
     settings = Settings.load({"platform": platform, "max_num_seqs": running})
     opened = plan_model(model, settings, any_devices=True)
     house, _ = load_model(opened, quiet=True)
+    if captured and not house.planned.declared.device.facts.get("computes", True):
+        house = replace(house, model=cast(Model, Replayed(house.model, {})))
     rules = Rules(max(opened.step_tokens, 2 * running), opened.max_model_len, running, ahead=ahead)
     loop = Loop(house, rules)
     feed = _feed(loop, traffic, steps, streams)
-    while len(loop.scheduler.here) < running or loop.scheduler.here.prefilling:
+    here, warm = loop.scheduler.here, 0
+    while warm < WARM_STEPS or (traffic == "decode" and (len(here) < running or here.prefilling)):
         feed(running)
         loop.step()
-    for _ in range(WARM_STEPS):
-        feed(running)
-        loop.step()
-    loop.stats.times.clear()
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(steps):
-            feed(running)
-            loop.step()
-    finally:
-        gc.enable()
+        warm += 1
+    _steps(loop, feed, running, steps)
     times, stats = list(loop.stats.times), loop.stats.as_dict()
     for request in list(loop.scheduler.here.of):
         loop.abort(request)
@@ -107,6 +126,7 @@ def measure(
         steps=len(times),
         ahead=ahead,
         streams=streams,
+        captured=captured,
         host_ms_per_step_median=_ms(host),
         host_ms_per_step_p99=1e3 * host[len(host) * 99 // 100],
         plan_ms=_ms([one.plan for one in times]),
@@ -116,6 +136,19 @@ def measure(
         hit_rate=stats["hit_rate"],
         preemptions=stats["preemptions"],
     )
+
+
+def _steps(loop: Loop, feed: Callable[[int], None], running: int, steps: int) -> None:
+    """The steps that count, without the garbage collector in between."""
+    loop.stats.times.clear()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(steps):
+            feed(running)
+            loop.step()
+    finally:
+        gc.enable()
 
 
 def _ms(seconds: list[float]) -> float:

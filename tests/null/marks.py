@@ -47,7 +47,7 @@ def shape() -> Shape:
 
 def mix(*parts: Any) -> Any:
     """A hash of arrays, element by element."""
-    found = numpy.uint64(0x9E3779B97F4A7C15)
+    found = numpy.full(1, 0x9E3779B97F4A7C15, dtype=numpy.uint64)
     for place, part in enumerate(parts):
         value = numpy.asarray(part).astype(numpy.uint64) + ODD[place]
         found = (found ^ value) * ODD[place + 64]
