@@ -8,6 +8,7 @@ Does not know: how anything is computed; heavy imports happen inside the command
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import traceback
@@ -28,6 +29,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+benches = typer.Typer(help="Measure what this version does.", rich_markup_mode=None)
+app.add_typer(benches, name="bench")
+
 Model = Annotated[str, typer.Option("--model", "-m", help="tiny, a folder, or a Hugging Face id")]
 Platform = Annotated[str, typer.Option("--platform", "-p", help='"a+b" is a over b, or auto')]
 Sets = Annotated[
@@ -47,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     calm_threads()
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     try:
         command = typer.main.get_command(app)
         code = command.main(args=words, prog_name="deepinfer", standalone_mode=False)
@@ -109,6 +114,9 @@ def run(
     stop: Annotated[list[str] | None, typer.Option(help="stop string; repeatable")] = None,
     think: Think = "off",
     system: Annotated[str | None, typer.Option(help="a system message")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="write a trace of steps, for Perfetto or chrome://tracing")
+    ] = None,
     sets: Sets = [],  # noqa: B006  typer copies it
     config: Config = None,
     as_json: Json = False,
@@ -119,7 +127,7 @@ def run(
     from deepinfer.sample.params import SamplingParams
     from deepinfer.terminal import answer_all, read_prompts, stream_one, thinking_options
 
-    given = _settings(platform, sets, config)
+    given = _settings(platform, sets, config) | ({} if trace is None else {"trace": trace})
     params = SamplingParams(
         temperature=temperature,
         top_k=top_k,
@@ -299,6 +307,29 @@ def explain(
     chosen = plan_model(model, settings).planned.plan
     text = chosen.explain(op)
     print(f"{CATALOGUE[op].signature}\n{CATALOGUE[op].doc}\n\n{text}")
+
+
+@benches.command()
+def engine(
+    model: Model = "official",
+    platform: Platform = "null",
+    running: Annotated[int, typer.Option(min=1, help="requests that run at once")] = 256,
+    steps: Annotated[int, typer.Option(min=1, help="steps that are measured")] = 200,
+    traffic: Annotated[str, typer.Option(help="decode, prefix or samples")] = "decode",
+    ahead: Annotated[bool, typer.Option(help="plan a step while one runs")] = False,
+    streams: Annotated[bool, typer.Option(help="hand out every token at once")] = True,
+    captured: Annotated[bool, typer.Option(help="a hollow step costs one call")] = True,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """How long the host works on a step: planning, arrays, handing tokens out."""
+    from deepinfer.testing.hosttime import measure
+
+    found = measure(
+        running, model=model, platform=platform, traffic=traffic, steps=steps, ahead=ahead,
+        streams=streams, captured=captured,
+    )  # fmt: skip
+    print(json.dumps(found.to_dict(), indent=2) if as_json else found)
 
 
 @app.command()

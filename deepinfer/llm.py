@@ -6,6 +6,7 @@ Does not know: kernels, caches, how a step is made.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any, Self
 from deepinfer.asking import Asked, Asker, Prompt, Sampling, enumerated, listed
 from deepinfer.engine.loop import Loop, Rules
 from deepinfer.engine.request import Delta, Request
+from deepinfer.engine.trace import Trace
 from deepinfer.errors import DeepInferError, RequestError, UsageError
 from deepinfer.open import load_model, plan_model
 from deepinfer.output import Output, finished, refused
@@ -54,6 +56,7 @@ class LLM:
         quiet = bool(settings.pop("quiet", False))
         config = settings.pop("config", None)
         self.settings = Settings.load({"platform": platform, **settings}, file=config)
+        logging.getLogger("deepinfer").setLevel(self.settings.log.upper())
         opened = plan_model(model, self.settings, any_devices=True)
         self.shape = opened.shape
         self.max_model_len = opened.max_model_len
@@ -69,6 +72,8 @@ class LLM:
             self.settings.async_scheduling,
         )
         self._loop = Loop(house, rules)
+        if self.settings.trace is not None:
+            self._loop.stats.trace = Trace(self.settings.trace)
         self._front = Front(self._loop)
         self._asker = Asker(
             self.tokenizer, self.shape.vocab_size, self.max_model_len, self.settings

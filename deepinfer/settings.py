@@ -115,6 +115,10 @@ class Settings:
     )
     decode_sequence: bool = row(True, SWITCH, "make text; off returns ids only")
 
+    trace: Path | None = row(
+        None, optional(PATH), "file for a trace of steps, for Perfetto or chrome://tracing"
+    )
+
     drafts: int = row(0, whole(0), "largest number of draft tokens per step", later=_DRAFTS)
     verify: str = row(
         "fixed", choice("fixed", "confidence"), "how many drafts are verified", later=_DRAFTS

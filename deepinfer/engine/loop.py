@@ -124,7 +124,7 @@ class Loop:
             self.flying.append(step)
         launched = perf_counter()
         if step is not None:
-            self.stats.planned(step, planned - began, placed - planned)
+            self.stats.planned(step, began, planned - began, placed - planned)
         deltas, self._late = self._late, []
         if self.flying and (step is None or len(self.flying) > int(self.rules.ahead)):
             first = self.flying.popleft()
@@ -140,6 +140,8 @@ class Loop:
         """Waits for what is under way and ends the thread."""
         self.flying.clear()
         self.line.close()
+        if self.stats.trace is not None:
+            self.stats.trace.close()
 
     def _read(self, step: Step) -> Result:
         try:

@@ -72,6 +72,16 @@ class HostTime:
     hit_rate: float
     preemptions: int
 
+    def __str__(self) -> str:
+        gap = "" if self.gap_ms is None else f", the device waited {self.gap_ms:.3f} ms"
+        return (
+            f"{self.model} on {self.platform}, {self.running} running, {self.traffic}: "
+            f"{self.host_ms_per_step_median:.3f} ms of host time per step (median of {self.steps}; "
+            f"slowest of a hundred {self.host_ms_per_step_p99:.3f}){gap}\n"
+            f"  plan {self.plan_ms:.3f} · arrays {self.arrays_ms:.3f} · hand out "
+            f"{self.hand_out_ms:.3f} ms · hits {self.hit_rate:.0%} · parked {self.preemptions}"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for `--json`."""
         return asdict(self)
